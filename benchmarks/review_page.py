@@ -32,7 +32,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "helpers"))
 
 from handmade_audit import write_table_audit
 from review_browser import browsing, open_page, until
-from review_server import Server
+from review_server import ServerProcess
 
 from noiseproof.review.page import served_page
 
@@ -107,7 +107,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name, sync_playwright() as driver:
         root = Path(name)
         folder = write_table_audit(root, rows=options.issues + 20, issues=options.issues)
-        with Server(folder) as server, browsing(driver.chromium, root / "profile") as page:
+        with ServerProcess(folder) as server, browsing(driver.chromium, root / "profile") as page:
             sizes: list[int] = []
             page.on(
                 "response",

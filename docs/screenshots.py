@@ -21,7 +21,7 @@ from sklearn.datasets import load_breast_cancer, load_digits
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "helpers"))
 
 from review_browser import browsing, open_page, until
-from review_server import Server
+from review_server import ServerProcess
 
 IMAGES = Path(__file__).parent / "images"
 RATE, SIDE = 0.1, 64  # share of changed labels; pixels of a digit
@@ -94,7 +94,7 @@ def main() -> None:
         digits = audited(write_digits(root), root / "digits-audit")
         cancer = audited(write_cancer(root), root / "cancer-audit", "--label", "diagnosis")
         with (
-            Server(digits) as server,
+            ServerProcess(digits) as server,
             browsing(driver.chromium, root / "one", viewport=VIEWPORT) as page,
         ):
             open_page(page, server.link, "overview")
@@ -106,13 +106,13 @@ def main() -> None:
                 page.keyboard.press(key)
             shoot(page, "grid", "document.querySelectorAll('.cell img').length > 8")
         with (
-            Server(cancer) as server,
+            ServerProcess(cancer) as server,
             browsing(driver.chromium, root / "two", viewport=VIEWPORT) as page,
         ):
             open_page(page, server.link)
             shoot(page, "table", COMPARED)
         with (
-            Server(digits, "--measure", "100", "--blind") as server,
+            ServerProcess(digits, "--measure", "100", "--blind") as server,
             browsing(driver.chromium, root / "three", viewport=VIEWPORT) as page,
         ):
             page.goto(server.link)

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import math
-from importlib import import_module
 from pathlib import Path
 
 import mpmath
@@ -303,10 +302,6 @@ def test_the_command_draws_and_says_which_condition_holds(tmp_path: Path) -> Non
         ([], "--classes or --data"),
         (["--classes", "10", "--model", "lenet5"], "--data for --model"),
         (["--data", "digits", "--classes", "11"], "Expected --classes 10"),
-        (
-            ["--classes", "10", "--sigma", "0.5"],
-            "Expected --out, a file for figures, which alone depend on --sigma",
-        ),
     ],
 )
 def test_the_command_refuses(options: list[str], message: str) -> None:
@@ -326,33 +321,3 @@ def test_losses_that_have_no_conditions_are_named() -> None:
         nothing = runner.invoke(app, [*command, *options])
         assert nothing.exit_code == 2 and nothing.stdout == ""
         assert "Expected a loss of one row's 10 logits alone" in nothing.stderr
-
-
-def test_fit_refuses_a_sigma_without_effect(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Margins are the model's own; losses that look at other classes too are averaged over
-    simulated logits.
-    """
-    initial = import_module("noiseproof.losses.initial")
-    monkeypatch.setattr(
-        initial, "_sampled", lambda loss, z, num_classes, sigma, draws: -sigma / (1 + math.exp(z))
-    )
-    command = [
-        "analyze",
-        "fit",
-        "--data",
-        "two-moons",
-        "--model",
-        "mlp:hidden=[4]",
-        "--json",
-        "--loss",
-    ]
-    refused = runner.invoke(app, [*command, "mae + gce:q=0.7", "--sigma", "0.5"])
-    assert (
-        refused.exit_code == 2
-        and "Expected no --sigma beside --data for mae + gce:q=0.7" in refused.stderr
-    )
-    result = [
-        json.loads(runner.invoke(app, [*command, "nce + mae", *options]).stdout)
-        for options in ([], ["--sigma", "0.5"])
-    ]
-    assert result[0]["margin"] == result[1]["margin"] and result[0]["weight"] != result[1]["weight"]

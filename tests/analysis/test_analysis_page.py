@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import io
-import json
 import os
 import re
 import shutil
@@ -354,9 +353,8 @@ def test_the_command_writes_the_files_that_it_names(folders: list[Path], tmp_pat
     answer = run("page", *folders, "--out", out, "--only", "accuracy-curves,margins,attention")
     assert answer.exit_code == 0, answer.stderr
     assert answer.stdout == f"{out}\n"
-    assert (
-        answer.stderr
-        == "noiseproof: not drawn: attention, needs noiseproof train --samples --method nal\n"
+    assert answer.stderr.endswith(
+        "noiseproof: not drawn: attention, needs noiseproof train --samples --method nal\n"
     )
     text = out.read_text("utf-8")
     assert text.count("<article") == 3 and "2 runs on digits" in text and 'class="missing"' in text
@@ -370,13 +368,8 @@ def test_the_command_writes_the_files_that_it_names(folders: list[Path], tmp_pat
         tmp_path / "a.csv",
         "--only",
         "cost",
-        "--json",
     )
-    assert json.loads(answer.stdout) == {
-        "files": [str(tmp_path / "a.csv")],
-        "figures": ["cost"],
-        "missing": {},
-    }
+    assert answer.stdout == f"{tmp_path / 'a.csv'}\n"
     assert pd.read_csv(tmp_path / "a.csv")["method"].tolist() == ["ce"]
     for wrong, words in (
         (
@@ -404,12 +397,7 @@ def test_the_command_writes_the_files_that_it_names(folders: list[Path], tmp_pat
             ("rows", folders[0], "--part", "foo"),
             "Expected --part to be one of train, validation, test, got 'foo'.",
         ),
-        (("landscape", folders[0], "--precision", "16"), "Expected 32 or bf16 as precision"),
         (("loss", "--losses", "gce:q=0.7", "--classes", "10", "--over", "a,q"), "Expected --out"),
-        (
-            ("fit", "--loss", "ce", "--classes", "10", "--noise", "symmetric:rate=0.4"),
-            "Expected --data for --noise",
-        ),
     ):
         answer = run(*wrong)
         assert answer.exit_code == 2 and words in answer.stderr and answer.stdout == ""
@@ -445,28 +433,21 @@ def test_a_landscape_is_kept_for_the_page(folders: list[Path], tmp_path: Path) -
         "landscape",
         own[0],
         "--points",
-        "5",
-        "--span",
-        "0.5",
+        "9",
         "--rows",
         "50",
         "--accelerator",
         "cpu",
         "--out",
         tmp_path / "l.png",
-        "--json",
     )
     assert answer.exit_code == 0, answer.stderr
-    answered = json.loads(answer.stdout)["ce"]
     runs = open_runs(own)
     kept = kept_landscape(runs["ce"])
     assert kept is not None and kept_landscape(runs["gce"]) is None
-    assert kept.losses.shape == (5, 5) and kept.points.tolist() == [-0.5, -0.25, 0.0, 0.25, 0.5]
-    assert (kept.centre, kept.sharpness(), kept.curvature) == (
-        answered["loss"],
-        answered["sharpness"],
-        answered["curvature"],
-    )
+    assert kept.losses.shape == (9, 9) and kept.points.tolist()[::4] == [-1, 0, 1]
+    numbers = (kept.centre, kept.sharpness(), kept.curvature)
+    assert answer.stdout.split()[-3:] == [f"{number:.4g}" for number in numbers]
     assert sorted(path.name for path in tmp_path.glob("l-*.png")) == [
         "l-landscape-contour.png",
         "l-landscape-surface.png",
@@ -477,13 +458,9 @@ def test_a_landscape_is_kept_for_the_page(folders: list[Path], tmp_path: Path) -
     assert list(table) == ["alpha", "beta", "loss", "seed", "rows", "criterion"]
     assert kept.made_by == {"seed": 0, "rows": 50, "criterion": "ce"} and set(table["seed"]) == {0}
     # too far apart for a radius of 0.25
-    for points, more in (("3", "--points 5"), ("9", "--points 17")):
-        answer = run(
-            "landscape", own[1], "--points", points, "--span", "0.5" if points == "3" else "2"
-        )
-        assert (
-            answer.exit_code == 2 and more in answer.stderr and kept_landscape(runs["gce"]) is None
-        )
+    answer = run("landscape", own[1], "--points", "5")
+    assert answer.exit_code == 2 and "--points 9" in answer.stderr
+    assert kept_landscape(runs["gce"]) is None
     table.assign(seed=1).to_csv(own[1] / "landscape.csv", index=False)
     (drawn,) = collect(runs, only=["landscape-contour"])
     assert (

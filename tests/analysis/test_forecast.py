@@ -299,12 +299,14 @@ def test_the_command_answers_and_probes() -> None:
     result = runner.invoke(app, ["analyze", "fit", "--loss", "mae", "--classes", "400"])
     assert result.exit_code == 0, result.output
     assert "underfits" in result.stdout.splitlines()[0] and "tau-scale" in result.stdout
-    options = ["--data", "digits", "--model", "mlp:hidden=[8]", "--probe", "--steps", "4", "--json"]
+    options = ["--data", "digits", "--model", "mlp:hidden=[8]", "--probe", "--json"]
     result = runner.invoke(app, ["analyze", "fit", "--loss", "0.5*mae + ce", *options])
     assert result.exit_code == 0, result.output
     answer = json.loads(result.stdout)
     assert (
-        answer["answer"] == "learns" and answer["probe"]["steps"] == 4 and len(answer["terms"]) == 2
+        answer["answer"] == "learns"
+        and answer["probe"]["steps"] == 200
+        and len(answer["terms"]) == 2
     )
 
 
@@ -424,9 +426,7 @@ def test_the_loss_that_is_judged_is_the_one_that_the_method_trains_with(digits: 
     first = runner.invoke(app, [*command, "het-tau"]).stdout.splitlines()[0]
     assert first.startswith("het-tau: het:tau=10.0,samples=100,") and "100 times the steps" in first
     assert "Unknown method" in runner.invoke(app, [*command, "het-tauu"]).stderr
-    several = runner.invoke(
-        app, ["analyze", "fit", "--classes", "100", "--losses", "gce,ce"]
-    ).stderr
+    several = runner.invoke(app, ["analyze", "fit", "--classes", "100", "--loss", "gce,ce"]).stderr
     assert "Expected one method, got 2: gce and ce." in several
 
 

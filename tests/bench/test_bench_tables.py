@@ -997,19 +997,19 @@ def test_a_damaged_result_is_named_and_hides_no_other(tmp_path: Path) -> None:
         (("table", "ln-table9"), "Unknown table 'ln-table9'"),
         (
             ("table", "--only", "mnist"),
-            "Expected a table beside --only, got none. `noiseproof bench table` lists them.",
+            "Expected a table with --only, got none. `noiseproof bench table` lists them.",
         ),
         (
             ("table", "ln-table1", "--worst", "3"),
-            "Expected no table beside --worst, which is about all of them",
+            "Expected no table with --worst, which is about all of them",
         ),
         (
             ("status", "--left", "--data-dir", "mine"),
-            "Expected a table beside --left and --data-dir, got none.",
+            "Expected a table with --left and --data-dir, got none.",
         ),
         (
             ("table", "--results", "nowhere", "--seeds", "3"),
-            "Expected a table beside --results and --seeds, got none.",
+            "Expected a table with --results and --seeds, got none.",
         ),
         (
             ("table", "--format", "nonsense"),

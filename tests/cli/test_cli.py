@@ -71,138 +71,35 @@ def test_presets_are_listed_and_can_be_built() -> None:
 
 
 def test_calibrate_gives_the_papers_numbers() -> None:
-    found = run_json("calibrate", "gce", "--classes", "1000")
-    assert found["params"]["q"] == pytest.approx(0.481581, abs=1e-5)  # bias paper, section 3.3
-    assert found["average_error"] == pytest.approx(-0.028234, abs=1e-6)
-    assert found["logit_bias"] == pytest.approx(5.357589, abs=1e-5)  # bias paper, Eq. 4
-    assert found["expected_margin"] == pytest.approx(-7.40590, abs=1e-5)
-    assert get_loss(found["loss"]).hyperparameters == found["params"]
-    assert run_json("calibrate", "gce", "--classes", "100")["params"]["q"] == pytest.approx(
-        0.7, abs=1e-9
-    )
-
-    plain = run("calibrate", "gce", "--classes", "1000").stdout
-    assert plain.splitlines()[1].split()[:2] == ["q", "0.481581"]
-    assert "5.35759" in plain and "-7.4059" in plain
-
-
-def test_calibrate_options_reach_the_library() -> None:
-    assert run_json("calibrate", "gce", "--classes", "50", "--like", "50")["params"][
-        "q"
-    ] == pytest.approx(0.7, abs=1e-9)
-    assert run_json("calibrate", "gce", "--classes", "1000", "--sigma", "0.5")[
-        "logit_bias"
-    ] != pytest.approx(5.3576, abs=0.1)
+    lines = run("calibrate", "gce", "--classes", "1000").stdout.splitlines()
+    assert [line.split("  ")[0] for line in lines[1:]] == [
+        "q",
+        "average error",
+        "logit bias",
+        "expected margin",
+    ]
+    # bias paper, section 3.3 and Eq. 4
+    for number, line in zip(
+        ("0.481581", "-0.0282336", "5.35759", "-7.4059"), lines[1:], strict=True
+    ):
+        assert number in line
     agce = ("calibrate", "agce:a=0.1,q=0.1", "--classes", "200", "--like", "10", "--free")
-    one = run_json(*agce, "a")
-    assert set(one["params"]) == {"a"} and one["curve"] == [] and one["note"] == ""
-    pair = run_json(*agce, "a, q")
-    assert pair["loss"] is None and len(pair["curve"]) == 5
-    assert all(set(point) == {"a", "q"} for point in pair["curve"])
-    plain = run(*agce, "a,q").stdout
-    assert plain.splitlines()[-len(pair["curve"]) - 1].split() == ["a", "q"]
+    assert run(*agce, "a").stdout.splitlines()[1].startswith("a ")
+    pair = run(*agce, "a, q").stdout.splitlines()
+    assert pair[-6].split() == ["a", "q"]
+    none = run("calibrate", "gce", "--classes", "2").stdout
+    assert "none: the label's mean probability is above 0.15" in none
 
 
 def test_calibrate_keeps_what_learns_else_gives_the_nearest_and_says_why() -> None:
     # the solution would be 1.34, out of its range
     result = run("calibrate", "gce", "--classes", "10")
-    lines = [line.split() for line in result.stdout.splitlines()]
-    assert lines[1][:2] == ["q", "0.7"] and lines[2][:3] == ["average", "error", "-0.144571"]
+    assert result.stdout.splitlines()[1].split()[:2] == ["q", "0.7"]
     said = " ".join(result.stderr.split())
-    assert "No `q` of `gce:q=0.7` gives" in said and said.endswith(
-        "`gce:q=0.7` learns 10 classes as it is."
-    )
+    assert said.endswith("`gce:q=0.7` learns 10 classes as it is.")
     assert "same as" not in result.stdout
-    found = run_json("calibrate", "gce:q=0.95", "--classes", "1000")
-    assert found["note"].endswith("This is the nearest that learns.")
-    own = noiseproof.average_error(found["loss"], 0.0, 1000)
-    assert (
-        found["average_error"]
-        == pytest.approx(own)
-        != noiseproof.average_error("gce:q=0.95", 0.0, 100)
-    )
-
-
-def test_calibrate_advises_no_bias_below_zero() -> None:
-    assert run_json("calibrate", "gce", "--classes", "2")["logit_bias"] == 0
-    assert (
-        "none: the label's mean probability is above 0.15"
-        in run("calibrate", "gce", "--classes", "2").stdout
-    )
-
-
-@pytest.mark.parametrize(
-    "line, message",
-    [
-        ("train --lr 0.1", "No such option: --lr. Write --optimizer sgd:lr=0.1,momentum=0.9."),
-        ("train --weight-decay 0", "Write --optimizer sgd:lr=0.1,weight_decay=5e-4."),
-        ("train --loss gce", "No such option: --loss. Write --method gce."),
-        # it has no --optimizer
-        ("bench search gce --lr 0.1", "No such option: --lr (Possible options:"),
-        (
-            "bench compare --data digits --seeds 0,1,2",
-            "Expected a number of seeds, at least 1: 3 stands for the seeds",
-        ),
-        (
-            "bench run ln-table1 --seeds 0",
-            "'--seeds': Expected a number of seeds, at least 1: 3 stands",
-        ),
-    ],
-)
-def test_names_of_other_libraries_and_lists_of_seeds_get_what_is_written_instead(
-    line: str, message: str
-) -> None:
-    answer = run(*line.split())
-    assert answer.exit_code == 2 and message in re.sub(r"[│\s]+", " ", answer.stderr)
-
-
-@pytest.mark.parametrize(
-    "arguments, message",
-    [
-        (("nope", "--classes", "10"), "Unknown loss 'nope'"),
-        (("gce:q=3", "--classes", "10"), "Expected `q` in (0, 1], got 3"),
-        (("gce:p=3", "--classes", "10"), "'p'"),
-        (("gce", "--classes", "1"), "got 1"),
-        (
-            ("mae", "--classes", "1000"),
-            "No other `scale` learns 1000 classes. `remargin:loss=(mae:scale=1.0),shift=5.3576",
-        ),
-        (
-            ("aul", "--classes", "1000", "--free", "q"),
-            "66040 times slower than cross entropy at the same learning rate",
-        ),
-        (("agce", "--classes", "10"), "several hyperparameters"),
-        (("agce", "--classes", "10", "--free", "a,q,x"), "--free"),
-        (("gce", "--classes", "10", "--sigma", "-1"), "--sigma"),
-    ],
-)
-def test_a_refusal_is_one_line_on_stderr_and_exit_code_2(
-    arguments: tuple[str, ...], message: str
-) -> None:
-    result = run("calibrate", *arguments)
-    assert result.exit_code == 2
-    assert result.stdout == ""
-    assert message in result.stderr and result.stderr.count("\n") == 1
-
-
-def test_help_shows_an_example_of_every_command() -> None:
-    for command in (
-        "losses",
-        "calibrate",
-        "noises",
-        "models",
-        "methods",
-        "strategies",
-        "train",
-        "demo",
-        "data list",
-        "data fetch",
-        "data show",
-    ):
-        assert (
-            f"noiseproof {command}" in run(*command.split(), "--help").stdout.split("Examples")[1]
-        )
-    assert "--install-completion" in run("--help").stdout
+    found = run("calibrate", "gce:q=0.95", "--classes", "1000")
+    assert found.stderr.strip().endswith("This is the nearest that learns.")
 
 
 def test_noises_and_models_list_their_registries() -> None:
@@ -215,10 +112,13 @@ def test_noises_and_models_list_their_registries() -> None:
     assert all(noise["summary"].endswith(".") for noise in noises.values())
     assert "rate, scale=1.0, sd=0.1" in run("noises").stdout
 
-    models = {model["name"]: model for model in run_json("models", "--classes", "1000")}
+    models = {model["name"]: model for model in run_json("models")}
     assert set(models) == set(MODELS)
     # torchvision's
-    assert models["resnet50"]["weights"] == 25_557_032 and models["resnet50"]["features"] == 2048
+    assert (
+        models["resnet50"]["weights"] == 25_557_032 - 990 * 2049
+        and models["resnet50"]["features"] == 2048
+    )
     assert models["mlp"]["weights"] is None and models["mlp"]["required"] == [
         "in_features",
         "hidden",
@@ -228,34 +128,29 @@ def test_noises_and_models_list_their_registries() -> None:
 
 
 def test_data_list_says_what_is_here(tmp_path: Path) -> None:
-    def listed() -> dict[str, Any]:
-        shown = run_json("data", "list", "--data-dir", str(tmp_path))
-        assert shown["data_dir"] == str(tmp_path)
-        return {data["name"]: data for data in shown["datasets"]}
+    def listed() -> dict[str, list[str]]:
+        first, _, *lines = run("data", "list", "--data-dir", str(tmp_path)).stdout.splitlines()
+        assert first == f"data folder: {tmp_path}"
+        return {line.split()[0]: line.split() for line in lines}
 
     data = listed()
     assert list(data) == list(DATASETS)
-    assert data["digits"]["here"] and data["digits"]["found"] == [] and not data["cifar10n"]["here"]
-    assert data["cifar10n"]["get"] == "noiseproof data fetch cifar10n"
-    assert "https://github.com/Cysu/noisy_label" in data["clothing1m"]["get"]
-    assert data["table"]["get"] == "your own: table:table=…,label=…" and not data["table"]["here"]
+    assert data["digits"][1] == "yes" and data["cifar10n"][1] == "no"
+    assert " ".join(data["cifar10n"]).endswith("noiseproof data fetch cifar10n")
+    assert "https://github.com/Cysu/noisy_label" in " ".join(data["clothing1m"])
+    assert " ".join(data["table"]).endswith("your own: table:table=…,label=…")
 
     (tmp_path / "cifar-10-python.tar.gz").touch()
     (tmp_path / "MNIST/raw").mkdir(parents=True)  # all that a fetch without network leaves
     data = listed()
-    assert data["cifar10"]["found"] == [str(tmp_path / "cifar-10-python.tar.gz")]
-    assert not data["cifar10n"]["here"] and not data["mnist"]["here"]
+    assert str(tmp_path / "cifar-10-python.tar.gz") in data["cifar10"]
+    assert data["cifar10"][1] == "yes" and data["cifar10n"][1] == data["mnist"][1] == "no"
     (tmp_path / "MNIST/raw/train-images-idx3-ubyte.gz").touch()
     (tmp_path / "CIFAR-10_human.pt").touch()
     data = listed()
-    assert data["cifar10n"]["here"] and data["mnist"]["here"]
+    assert data["cifar10n"][1] == data["mnist"][1] == "yes"
     (tmp_path / "MNIST/raw/train-labels-idx1-ubyte.gz.part").touch()
-    assert not listed()["mnist"]["here"]
-
-    first, header, *lines = run("data", "list", "--data-dir", str(tmp_path)).stdout.splitlines()
-    assert first == f"data folder: {tmp_path}" and header.split()[:2] == ["name", "here"]
-    assert [line.split()[0] for line in lines] == list(DATASETS)
-    assert next(line for line in lines if line.startswith("cifar10 ")).split()[1] == "yes"
+    assert listed()["mnist"][1] == "no"
 
 
 def test_data_list_looks_where_the_readers_look(tmp_path: Path) -> None:
@@ -300,50 +195,10 @@ def test_fetch_downloads_resumes_and_says_where(toy: Server, tmp_path: Path) -> 
     toy.cut = None
     result = run(*arguments)
     assert result.exit_code == 0 and result.stdout == f"{tmp_path / 'sub/toy.bin'}\n"
-    assert result.stderr.splitlines() == [
-        f"noiseproof: continuing {tmp_path / 'sub/toy.bin.part'} after 0.3 MB",
-        "toy.bin: 1.0 of 1.0 MB",
-    ]
+    continuing = f"noiseproof: continuing {tmp_path / 'sub/toy.bin.part'} after 0.3 MB"
+    assert result.stderr.splitlines()[0] == continuing
     assert (tmp_path / "sub/toy.bin").read_bytes() == BODY
-    assert run_json(*arguments) == {"name": "toy", "files": [str(tmp_path / "sub/toy.bin")]}
     assert [range_ for _, range_ in toy.asked] == [None, "bytes=300000-"]
-
-
-def test_fetch_takes_a_mirror(toy: Server, tmp_path: Path) -> None:
-    toy.files = {"/near/toy.bin": BODY}
-    result = run("data", "fetch", "toy", "--data-dir", str(tmp_path), "--mirror", f"{toy.url}/near")
-    assert result.exit_code == 0 and toy.asked == [("/near/toy.bin", None)]
-
-
-@pytest.mark.parametrize(
-    "arguments, message",
-    [
-        (("fetch", "mnist", "--mirror", "http://127.0.0.1:9"), "Without a network"),
-        (("fetch", "webvision"), "can't be downloaded automatically"),
-        (("fetch", "digits"), "digits needs no download"),
-        (("fetch", "cifar11"), "Unknown dataset 'cifar11'"),
-        (("show", "cifar10"), "Run `noiseproof data fetch cifar10`"),
-        (("show", "digits:colour=red"), "'colour'"),
-        (("show", "digits", "--noise", "symetric:rate=0.4"), "Did you mean 'symmetric'"),
-        (("show", "digits", "--noise", "symmetric:rate=40"), "A rate of 40 % is 0.4"),
-        (
-            ("show", "digits", "--noise", "chen:rate=0.4"),
-            "`noiseproof train --noise chen:rate=0.4` computes them first",
-        ),
-        (("show", "digits", "--noise", "open-set:rate=0.4"), "Expected --foreign images"),
-        (
-            ("show", "digits", "--foreign", "digits"),
-            "Expected --noise open-set:rate=… beside --foreign digits",
-        ),
-        (("show", "table:table=none.csv,label=y"), "none.csv"),
-    ],
-)
-def test_a_refusal_of_data_is_one_line_too(
-    arguments: tuple[str, ...], message: str, tmp_path: Path
-) -> None:
-    result = run("data", *arguments, "--data-dir", str(tmp_path))
-    assert result.exit_code == 2 and result.stdout == ""
-    assert message in result.stderr and result.stderr.count("\n") == 1
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
@@ -392,14 +247,12 @@ def test_data_show_with_noise_tells_what_became_of_the_labels() -> None:
         "digits",
         "--noise",
         "symmetric-all:rate=0.5,count=total",
-        "--seed",
-        "3",
     )
     shown = run_json(*arguments)
     clean = get_dataset("digits").train.y
-    expected = get_noise("symmetric-all:rate=0.5,count=total").corrupt(clean, generator=3)
+    expected = get_noise("symmetric-all:rate=0.5,count=total").corrupt(clean, generator=0)
     noise = shown["noise"]
-    assert noise["rate"] == expected.rate < 0.5 == noise["nominal"] and noise["seed"] == 3
+    assert noise["rate"] == expected.rate < 0.5 == noise["nominal"]
     assert (
         noise["flipped"]
         == sum(row["wrong"] for row in shown["classes"])
@@ -420,24 +273,6 @@ def test_data_show_with_noise_tells_what_became_of_the_labels() -> None:
         str(expected) in plain
         and "transition:" in plain
         and f"{float(T[9, 9]):.3f}" in plain.splitlines()[-1]
-    )
-    assert run_json(*arguments[:-1], "4")["noise"]["transition"] != noise["transition"]
-
-
-def test_training_refuses_foreign_images_that_nothing_puts_in(tmp_path: Path) -> None:
-    result = run(
-        "train",
-        "--noise",
-        "symmetric:rate=0.4",
-        "--foreign",
-        "digits:seed=1",
-        "--out",
-        str(tmp_path / "run"),
-    )
-    assert result.exit_code == 2 and "beside --foreign digits:seed=1" in result.stderr
-    assert (
-        "got symmetric:rate=0.4. Leave --foreign out" in result.stderr
-        and not (tmp_path / "run").exists()
     )
 
 
@@ -467,29 +302,6 @@ def test_a_pipe_that_knows_no_minus_sign_gets_question_marks() -> None:
         command, env=environment, capture_output=True, check=True
     ).stdout.decode("latin-1")
     assert "(1 ? p^q)/q" in output
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
-def test_a_terminal_gets_a_table() -> None:
-    import pty
-
-    ours, theirs = pty.openpty()
-    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "160"}
-    command = [sys.executable, "-m", "noiseproof", "calibrate", "gce", "--classes", "1000"]
-    with subprocess.Popen(command, env=environment, stdin=theirs, stdout=theirs, stderr=theirs):
-        os.close(theirs)
-        output = b""
-        while chunk := _read(ours):
-            output += chunk
-    os.close(ours)
-    assert "│" in output.decode() and "0.481581" in output.decode()
-
-
-def _read(terminal: int) -> bytes:
-    try:
-        return os.read(terminal, 4096)
-    except OSError:  # Linux says so when the other end is closed
-        return b""
 
 
 def test_a_dry_run_in_bfloat16_prints_its_table_alone(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shlex
 import subprocess
 import sys
@@ -22,7 +21,6 @@ from typer.testing import CliRunner, Result
 
 from noiseproof.audit import read_rows
 from noiseproof.audit.decisions import Decision, DecisionLog, find_decisions, read_decisions
-from noiseproof.audit.early import check_request
 from noiseproof.audit.files import read_audit
 from noiseproof.cli import app
 
@@ -143,22 +141,6 @@ def test_the_next_command_after_a_leaking_column_leaves_it_out(here: Path) -> No
     assert (
         again.returncode == 0 and again.stdout.splitlines()[-1] == "next: noiseproof review found"
     )
-
-
-def test_what_is_shown_on_the_screen(digits: tuple[Path, np.ndarray], here: Path) -> None:
-    result = run(digits[0], "--label", "digit", "--id", "name", "--fast", "--out", "found", *QUICK)
-    assert result.exit_code == 0, result.output
-    lines = result.stdout.splitlines()
-    assert re.match(r"600 rows of 10 classes\. (A|Probably a)bout ", lines[0])
-    assert "worst pairs" in lines and "worst labels" in lines
-    worst = lines.index("worst labels")
-    assert lines[worst + 1].split() == ["row", "quality", "given", "suggested", "why"]
-    assert len([line for line in lines[worst + 2 : worst + 12] if line.startswith("digit-")]) == 10
-    assert lines[-2].startswith(
-        "files: found/issues.csv, found/issues.parquet, found/summary.json, found/config.json"
-    )
-    assert lines[-1] == "next: noiseproof review found"
-    assert "noiseproof: fitting" in result.stderr and "\x1b" not in result.output
 
 
 def test_the_same_command_gives_the_same_files(digits: tuple[Path, np.ndarray], here: Path) -> None:
@@ -469,15 +451,6 @@ def test_the_report_says_what_it_assumes_and_how_to_measure_instead(here: Path) 
     )
 
 
-def test_clean_labels_look_fine(here: Path) -> None:
-    random = np.random.default_rng(0)
-    y = np.repeat([0, 1, 2], 150)
-    np.savez("clean.npz", x=np.eye(3)[y] * 6 + random.normal(size=(450, 3)), y=y)
-    summary = run_json("clean.npz", *QUICK)
-    assert summary["labels_look_fine"] and summary["issues"] <= 9
-    assert "labels look fine" in summary["verdict"]
-
-
 def test_pictures_with_exports(here: Path) -> None:
     random = np.random.default_rng(0)
     for k, name in enumerate(("dark", "light")):
@@ -530,48 +503,6 @@ def test_texts_groups_and_times(here: Path) -> None:
     assert summary["rows"] == 120
 
 
-REFUSED = {
-    "missing file": (("gone.csv", "--label", "y"), "found none"),
-    "missing column": (("ok.csv", "--label", "z"), "Expected a column 'z'"),
-    "no label": (("ok.csv",), "Expected --label"),
-    "constant label": (("ok.csv", "--label", "c"), "every label is 'same'"),
-    "identifier": (("ok.csv", "--label", "id"), "Is it an identifier rather than a label"),
-    "real label": (("ok.csv", "--label", "x"), "Bin them into classes"),
-    "nothing": ((), "Expected data to audit"),
-    "unknown export": (("ok.csv", "--label", "y", "--export", "paint"), "Expected --export of"),
-    "fiftyone of a table": (
-        ("ok.csv", "--label", "y", "--export", "fiftyone"),
-        "Expected pictures to export",
-    ),
-    "no such model": (("ok.csv", "--label", "y", "--model", "brain"), "brain"),
-    "no such method": (("ok.csv", "--label", "y", "--method", "magic"), "magic"),
-    "text of a folder": ((".", "--text", "t", "--out", "../elsewhere"), "Only tables have columns"),
-    "out among the pictures": ((".",), "Expected a folder outside the pictures in ., got audit"),
-    "out is a file": (("ok.csv", "--label", "y", "--out", "ok.csv"), "got the file"),
-}
-
-
-@pytest.mark.parametrize("case", REFUSED)
-def test_bad_input_ends_in_one_line_and_leaves_nothing(here: Path, case: str) -> None:
-    table = pd.DataFrame(
-        {
-            "id": [f"i{k}" for k in range(30)],
-            "x": np.arange(30) + 0.5,
-            "y": ["a", "b"] * 15,
-            "c": "same",
-        }
-    )
-    table.to_csv("ok.csv", index=False)
-    arguments, message = REFUSED[case]
-    result = run(*arguments, "--device", "cpu")
-    assert result.exit_code == 2, result.output
-    assert len(result.stderr.splitlines()[-1:]) == 1 and result.stderr.splitlines()[-1].startswith(
-        "noiseproof: "
-    )
-    assert message in result.stderr and "Traceback" not in result.output
-    assert sorted(path.name for path in here.iterdir()) == ["ok.csv"]
-
-
 def test_skipped_rows_are_shown(here: Path) -> None:
     random = np.random.default_rng(0)
     y = np.array(["a", "b"] * 40, dtype=object)
@@ -590,27 +521,6 @@ def test_skipped_rows_are_shown(here: Path) -> None:
     assert "note: 1 missing number in column 'x' was filled with its median" in result.stdout
 
 
-def test_skipped_rows_are_shown_by_name(here: Path) -> None:
-    for i in range(40):
-        path = here / "photos" / "train" / ("cat", "dog")[i % 2] / f"{i:02}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(np.full((8, 8), 5 * i, dtype=np.uint8)).save(path)
-    for name in ("cat/a.png", "dog/17.png"):
-        (here / "photos" / "train" / name).write_text("not a picture")
-    np.save("p.npy", np.eye(2)[[0] * 21 + [1] * 20] * 0.8 + 0.1)
-    result = run("photos", "--pred-probs", "p.npy")
-    assert result.exit_code == 0, result.output
-    assert "skipped: 2 rows (cat/a.png, dog/17.png): not a readable picture" in result.stdout
-    table = pd.DataFrame(
-        {"name": [f"n{i}" for i in range(40)], "x": range(40), "y": ["a", "b"] * 20}
-    )
-    table.loc[5, "y"] = np.nan
-    table.to_csv("t.csv", index=False)
-    np.save("p.npy", np.eye(2)[[0, 1] * 20] * 0.8 + 0.1)
-    result = run("t.csv", "--label", "y", "--id", "name", "--pred-probs", "p.npy", "--out", "named")
-    assert "skipped: 1 row (n5): no label" in result.stdout
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="names of files are UTF-8 elsewhere")
 def test_pictures_whose_names_are_no_utf8_are_shown(here: Path) -> None:
     for i in range(40):
@@ -625,18 +535,6 @@ def test_pictures_whose_names_are_no_utf8_are_shown(here: Path) -> None:
     assert result.exit_code == 0, result.output
     assert "skipped: 1 row (cat/caf\\udce9.png): file name is not UTF-8" in result.stdout
     assert len(read_audit(here / "audit").issues) == 39
-
-
-def test_help_does_not_wait_for_torch() -> None:
-    code = "import sys; from noiseproof.cli import app; print('torch' in sys.modules)"
-    source = str(Path(__file__).parents[2] / "src")
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": source},
-    )
-    assert done.stdout.strip() == "False", done.stderr[-500:]
 
 
 EARLY = """
@@ -734,33 +632,6 @@ def test_options_are_refused_before_anything_heavy_is_imported(
     assert done.stderr.startswith(f"noiseproof: {error.format(tmp_path)}")
 
 
-OPTIONS: dict[str, Any] = {
-    **dict.fromkeys(
-        ("label", "text", "id", "group", "time", "trusted", "labels", "pred_probs", "embeddings")
-    ),
-    "annotators": [],
-    "annotations": None,
-    "consensus": "majority",
-    "ignore": [],
-    "header": True,
-}
-
-
-def test_early_refusals_have_the_words_of_the_library(tmp_path: Path) -> None:
-    (tmp_path / "t.csv").write_text("x,kind\n1,a\n2,b\n")
-    for options in (
-        {},
-        {"label": "kinds"},
-        {"label": "kind", "text": "words"},
-        {"label": "kind", "ignore": ["q"]},
-    ):
-        with pytest.raises(ValueError, match="Expected") as late:
-            read_rows(tmp_path / "t.csv", **options)  # type: ignore[arg-type]
-        with pytest.raises(ValueError, match="Expected") as early:
-            check_request(str(tmp_path / "t.csv"), {**OPTIONS, **options})
-        assert str(early.value) == str(late.value)
-
-
 def test_an_unknown_method_is_refused_before_the_data_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -831,25 +702,6 @@ def test_an_audit_again_learns_the_decisions(digits: tuple[Path, np.ndarray], he
     )
     assert f"undecided: {left.sum()} of {after.summary['issues']} issues" in result.stdout
     assert run_json("audit", "--again", "--device", "cpu")["rows"] == 600
-
-
-@pytest.mark.parametrize(
-    "options, message",
-    [
-        (
-            ("audit", "--label", "y", "--seed", "0"),
-            "Expected no --label, --seed beside --again: all options are those",
-        ),
-        (("audit", "--out", "other"), "Expected no --out beside --again"),
-        ((), "Expected the folder of an audit beside --again, got none"),
-        (("nowhere",), "Expected an audit in nowhere, found no issues.csv"),
-    ],
-)
-def test_options_that_an_audit_again_has_already_are_refused(
-    options: tuple[str, ...], message: str
-) -> None:
-    result = run(*options, "--again")
-    assert result.exit_code == 2 and message in " ".join(result.stderr.split())
 
 
 def test_other_issues_are_shown_by_need_for_action_and_fixed_in_a_copy(here: Path) -> None:

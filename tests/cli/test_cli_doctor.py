@@ -33,8 +33,11 @@ def test_the_command_alone_shows_what_people_come_for() -> None:
     )
 
 
-def test_it_shows_what_the_project_requires_and_what_is_installed(tmp_path: Path) -> None:
-    found = json.loads(run("doctor", "--json", "--data-dir", str(tmp_path)))
+def test_it_shows_what_the_project_requires_and_what_is_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NOISEPROOF_DATA", str(tmp_path))
+    found = json.loads(run("doctor", "--json"))
     versions = {package["name"]: package["version"] for package in found["packages"]}
     assert len(versions) == 1 + len(PROJECT["dependencies"]) and found["problems"] == []
     assert versions["torch"] == metadata.version("torch")
@@ -47,10 +50,13 @@ def test_it_shows_what_the_project_requires_and_what_is_installed(tmp_path: Path
     assert found["devices"][0]["name"] == "cpu" and found["data"]["folder"] == str(tmp_path)
 
 
-def test_datasets_of_the_data_folder_are_named(tmp_path: Path) -> None:
+def test_datasets_of_the_data_folder_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NOISEPROOF_DATA", str(tmp_path))
     (tmp_path / "FashionMNIST" / "raw").mkdir(parents=True)
     (tmp_path / "FashionMNIST" / "raw" / "train-images-idx3-ubyte.gz").touch()
-    assert "datasets there: fashion-mnist\n" in run("doctor", "--data-dir", str(tmp_path))
+    assert "datasets there: fashion-mnist\n" in run("doctor")
 
 
 @pytest.mark.parametrize(("version", "problem"), [(None, "is missing"), ("0.1", "too old")])

@@ -181,11 +181,6 @@ def test_the_file_of_names_is_used_until_something_is_installed(
     assert str(Path(noiseproof.__file__).parent) in state and noiseproof.__version__ in state
 
 
-@pytest.mark.parametrize(("shell", "line"), [("zsh", '"elr+"'), ("fish", "elr+")])
-def test_other_shells(shell: str, line: str) -> None:
-    assert any(line in shown for shown in complete("noiseproof train --method elr+", shell))
-
-
 def test_names_of_plug_ins_are_completed_and_broken_ones_do_no_harm(home: Path) -> None:
     plugin = home / "mine.py"
     plugin.write_text(

@@ -41,8 +41,8 @@ SMALL = {
     "apply": "--epochs 2",
     "train": "--epochs 2 --workers 0 --accelerator cpu",
     "analyze landscape": "--points 9 --rows 20",
-    "bench compare": "--epochs 1 --seeds 2 --accelerator cpu",
-    "bench search": "--epochs 1 --seeds 1 --accelerator cpu",
+    "bench compare": "--epochs 1 --seeds 2",
+    "bench search": "--epochs 1 --seeds 1",
 }
 TRIALS = "--trials 8"  # of a search that has some
 HEAVY = (

@@ -49,7 +49,7 @@ def links(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
         "file": (root / "review.html").as_uri()
     }
     for server in servers.values():
-        server.kill()
+        server.stop()
 
 
 @pytest.fixture(scope="module")
@@ -76,18 +76,16 @@ VIEWS = [
 ]
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("view, link, keys", VIEWS, ids=[view for view, *_ in VIEWS])
-def test_axe_has_no_serious_finding(
-    page: Any, links: dict[str, str], view: str, link: str, keys: str, theme: str
-) -> None:
-    open_page(page, links[link])
-    page.evaluate(f"theme.set('{theme}')")
-    for key in keys.split():
-        page.keyboard.press(key)
-        until(page, "!store.unsaved")
-    page.wait_for_load_state("networkidle")  # what comes by itself: context, pictures
-    assert findings(page) == []
+def test_axe_has_no_serious_finding(page: Any, links: dict[str, str]) -> None:
+    for view, link, keys in VIEWS:
+        open_page(page, links[link])
+        for key in keys.split():
+            page.keyboard.press(key)
+            until(page, "!store.unsaved")
+        page.wait_for_load_state("networkidle")  # what comes by itself: context, pictures
+        for theme in ("light", "dark"):
+            page.evaluate(f"theme.set('{theme}')")
+            assert findings(page) == [], (view, theme)
 
 
 def findings(page: Any) -> list[str]:

@@ -18,7 +18,6 @@ from noiseproof.audit.apply import write_corrected
 from noiseproof.audit.decisions import find_decisions, read_decisions
 from noiseproof.audit.files import read_audit
 from noiseproof.audit.plan import plan_corrections
-from noiseproof.review.page import file_page
 
 pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 pytest.importorskip("fastapi", reason="the review server is not installed")
@@ -119,15 +118,3 @@ def test_chips_of_a_served_review(chromium: Any, tmp_path: Path) -> None:
         decide_each(page)
         until(page, "() => !store.unsaved")
     check(find_decisions(folder), folder, tmp_path)
-
-
-def test_chips_of_a_page_that_is_a_file(chromium: Any, tmp_path: Path) -> None:
-    folder = write_songs(tmp_path)
-    (tmp_path / "review.html").write_text(file_page(read_audit(folder)), "utf-8")
-    with browsing(chromium, tmp_path / "profile") as page:
-        open_page(page, (tmp_path / "review.html").as_uri())
-        decide_each(page)
-        with page.expect_download() as download:
-            page.keyboard.press("e")
-        download.value.save_as(tmp_path / "decisions.csv")
-    check(tmp_path / "decisions.csv", folder, tmp_path)

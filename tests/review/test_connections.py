@@ -18,14 +18,14 @@ from typing import Any
 
 import pytest
 from handmade_audit import write_table_audit
-from review_server import Server
+from review_server import ServerProcess
 
 pytest.importorskip("httpx")
 PATIENCE = 60  # seconds after which something hangs
 
 
 @contextlib.contextmanager
-def held(server: Server, count: int, content: bytes) -> Iterator[list[socket.socket]]:
+def held(server: ServerProcess, count: int, content: bytes) -> Iterator[list[socket.socket]]:
     """Connections that have sent ``content`` and nothing more."""
     sockets = []
     try:
@@ -61,7 +61,7 @@ def test_1300_half_sent_requests_hold_nothing_up(tmp_path: Path) -> None:
     folder = write_table_audit(tmp_path)
     with (
         open(log, "w") as stderr,
-        Server(folder, stderr=stderr) as server,
+        ServerProcess(folder, stderr=stderr) as server,
         server.client() as client,
     ):
         with held(server, 1300, b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX-A: ") as sockets:
@@ -95,7 +95,7 @@ def test_1300_half_sent_requests_hold_nothing_up(tmp_path: Path) -> None:
 def test_a_request_that_does_not_arrive_is_given_up(tmp_path: Path, content: bytes) -> None:
     folder = write_table_audit(tmp_path)
     with (
-        Server(folder, NOISEPROOF_MAX_REQUEST_SECONDS="1") as server,
+        ServerProcess(folder, NOISEPROOF_MAX_REQUEST_SECONDS="1") as server,
         held(server, 3, content) as sockets,
     ):
         slow = sockets[0]
@@ -110,7 +110,7 @@ def test_a_request_that_does_not_arrive_is_given_up(tmp_path: Path, content: byt
 
 def test_an_answer_that_nobody_reads_is_given_up(tmp_path: Path) -> None:
     folder = write_table_audit(tmp_path, rows=30_000, issues=30_000)
-    with Server(folder, NOISEPROOF_MAX_REQUEST_SECONDS="1") as server:
+    with ServerProcess(folder, NOISEPROOF_MAX_REQUEST_SECONDS="1") as server:
         request = (
             "GET /api/issues?limit=500 HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer"
             f" {server.token}\r\n\r\n"
@@ -132,7 +132,10 @@ def test_an_answer_that_nobody_reads_is_given_up(tmp_path: Path) -> None:
 
 def test_a_request_that_is_too_long_is_cut_off(tmp_path: Path) -> None:
     folder = write_table_audit(tmp_path)
-    with Server(folder, NOISEPROOF_MAX_REQUEST_BYTES="100000") as server, server.client() as client:
+    with (
+        ServerProcess(folder, NOISEPROOF_MAX_REQUEST_BYTES="100000") as server,
+        server.client() as client,
+    ):
         body = {"decision": "skip", "rows": [0] * 100_000}
         with pytest.raises(Exception, match=r"(?i)disconnect|reset|closed|broken|EOF"):
             client.post("/api/decisions/many", json=body)
@@ -156,7 +159,9 @@ def test_a_request_that_is_too_long_is_cut_off(tmp_path: Path) -> None:
         "NaN",
     ],
 )
-def test_values_that_json_cannot_hold_are_refused(running: tuple[Server, Any], body: str) -> None:
+def test_values_that_json_cannot_hold_are_refused(
+    running: tuple[ServerProcess, Any], body: str
+) -> None:
     server, log = running
     headers = {"content-type": "application/json"}
     with server.client() as client:
@@ -172,7 +177,7 @@ def test_values_that_json_cannot_hold_are_refused(running: tuple[Server, Any], b
     assert "Traceback" not in Path(log).read_text()
 
 
-def test_nonsense_is_not_logged(running: tuple[Server, Any]) -> None:
+def test_nonsense_is_not_logged(running: tuple[ServerProcess, Any]) -> None:
     server, log = running
     for content in (
         b"\x16\x03\x01" * 50,
@@ -189,11 +194,11 @@ def test_nonsense_is_not_logged(running: tuple[Server, Any]) -> None:
 
 
 @pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, Path]]:
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ServerProcess, Path]]:
     root = tmp_path_factory.mktemp("running")
     with (
         open(root / "log.txt", "w") as stderr,
-        Server(write_table_audit(root), stderr=stderr) as server,
+        ServerProcess(write_table_audit(root), stderr=stderr) as server,
     ):
         yield server, root / "log.txt"
 

@@ -140,19 +140,19 @@ def test_many_columns_are_compared_in_the_same_way() -> None:
 def test_words_are_marked_by_their_frequency_in_the_other_texts() -> None:
     texts = ["A Lovely film", "dull film"] * 20 + ["lovely, dull and ÉPIQUE film unique"]
     given = np.array([0, 1] * 20 + [1])
-    marks = WordRanking(texts, given, 2).between(40, 1, 0)
+    marks = WordRanking(texts, given).between(40, 1, 0)
     # 20 of 20 other texts of class 0 have the word, 0 of 20 other ones of class 1.
     assert marks == {
         "lovely": pytest.approx(np.log(20.5 / 21) - np.log(0.5 / 21), abs=1e-3),
         "dull": pytest.approx(np.log(0.5 / 21) - np.log(20.5 / 21), abs=1e-3),
     }
-    assert WordRanking(texts, given, 2).between(40, 0, 1)["lovely"] == -marks["lovely"]
-    assert WordRanking(["", "!"], np.array([0, 1]), 2).between(0, 0, 1) == {}
+    assert WordRanking(texts, given).between(40, 0, 1)["lovely"] == -marks["lovely"]
+    assert WordRanking(["", "!"], np.array([0, 1])).between(0, 0, 1) == {}
 
 
 def test_the_words_of_a_row_do_not_vouch_for_themselves() -> None:
     texts = ["same words"] * 3 + ["rare rare secret"] + ["same words"] * 3
-    assert WordRanking(texts, np.array([0, 0, 0, 0, 1, 1, 1]), 2).between(3, 0, 1) == {}
+    assert WordRanking(texts, np.array([0, 0, 0, 0, 1, 1, 1])).between(3, 0, 1) == {}
 
 
 # --- pictures -------------------------------------------------------------------------------------

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 import socket
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -56,27 +54,6 @@ def test_names_are_stripped_and_may_be_of_any_script() -> None:
 def test_names_that_cannot_be_told_apart_or_written_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="Expected .*names"):
         parse_names(text)
-
-
-def test_links_are_an_aligned_table(folder: Path) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "noiseproof",
-        "review",
-        str(folder),
-        "--no-browser",
-        "--reviewers",
-        "ann,theodora",
-    ]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        lines = [process.stdout.readline() for _ in range(4)]
-        process.kill()
-    assert lines[0] == "review: a link for each person, to be kept secret\n"
-    assert re.fullmatch(r"  ann       http://127\.0\.0\.1:\d+/\?token=\S{32,}\n", lines[1])
-    assert re.fullmatch(r"  theodora  http://127\.0\.0\.1:\d+/\?token=\S{32,}\n", lines[2])
-    assert lines[3] == f"decisions: {folder / 'decisions.csv'}\n"
 
 
 def test_the_token_names_the_reviewer_of_every_decision(folder: Path) -> None:
@@ -149,43 +126,10 @@ def test_the_link_of_the_same_name_opens_the_old_tab_of_a_server_that_was_starte
 # --- hosts ----------------------------------------------------------------------------------------
 
 
-def refused(folder: Path, *options: str) -> str:
-    command = [sys.executable, "-m", "noiseproof", "review", str(folder), "--no-browser", *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=folder)
-    assert done.returncode == 2 and "Traceback" not in done.stderr
-    return done.stderr
-
-
-def test_options_that_do_not_go_together_are_refused(folder: Path) -> None:
-    assert "either --reviewer or --reviewers" in refused(
-        folder, "--reviewer", "ann", "--reviewers", "ann,bob"
-    )
-    assert "--reviewers without --html" in refused(
-        folder, "--html", "p.html", "--reviewers", "ann,bob"
-    )
-    assert "different names" in refused(folder, "--reviewers", "ann,ann")
-    assert "printable" in refused(folder, "--reviewer", "a\nb")
-    everywhere = refused(folder, "--host", "0.0.0.0")
-    assert "--allowed-host beside --host 0.0.0.0" in everywhere
-    # TEST-NET, nobody's
-    assert "an address of this machine" in refused(folder, "--host", "192.0.2.1")
-    assert "--host" in refused(folder, "--host", "no such name")
-    assert not (folder / "p.html").exists()
-
-
-def start(folder: Path, *options: str) -> tuple[Any, str]:
-    """A server and what it writes to stderr before its links."""
-    errors = folder / "stderr"
-    with open(errors, "w") as file:
-        server = Server(folder, *options, stderr=file)
-    return server, errors.read_text()
-
-
 def test_a_host_of_its_own_is_the_only_one_that_is_answered(folder: Path) -> None:
-    server, warning = start(folder, "--host", "127.0.0.2")
-    with server, server.client() as client:
+    with Server(folder, "--host", "127.0.0.2") as server, server.client() as client:
         assert server.address == f"http://127.0.0.2:{server.port}"
-        assert "not encrypted" in warning and "ssh -L" in warning
+        assert "not encrypted" in server.stderr and "ssh -L" in server.stderr
         assert client.get("/api/audit").status_code == 200
         for host in (
             "127.0.0.1",
@@ -210,9 +154,10 @@ def test_a_host_of_its_own_is_the_only_one_that_is_answered(folder: Path) -> Non
 
 def test_every_address_answers_to_the_allowed_names(folder: Path) -> None:
     names = ("--allowed-host", "localhost", "--allowed-host", "Review.example.org")
-    server, warning = start(folder, "--host", "0.0.0.0", *names)
-    with server, server.client() as client:
-        assert server.address == f"http://localhost:{server.port}" and "not encrypted" in warning
+    with Server(folder, "--host", "0.0.0.0", *names) as server, server.client() as client:
+        assert (
+            server.address == f"http://localhost:{server.port}" and "not encrypted" in server.stderr
+        )
         assert client.get("/api/audit", headers={"host": "review.example.org"}).status_code == 200
         # TLS ends at the proxy
         proxied = {"host": "review.example.org", "origin": "https://review.example.org"}
@@ -221,16 +166,6 @@ def test_every_address_answers_to_the_allowed_names(folder: Path) -> None:
         assert client.get("/api/audit", headers=crossed).status_code == 403
         for host in ("0.0.0.0", "127.0.0.1", socket.gethostname()):
             assert client.get("/api/audit", headers={"host": host}).status_code == 403
-
-
-def test_without_a_host_there_is_no_warning_and_tls_on_this_machine_is_another_site(
-    folder: Path,
-) -> None:
-    server, warning = start(folder)
-    with server, server.client() as client:
-        assert warning == ""
-        origin = f"https://127.0.0.1:{server.port}"
-        assert client.get("/api/audit", headers={"origin": origin}).status_code == 403
 
 
 @pytest.mark.skipif(not socket.has_ipv6, reason="no IPv6")

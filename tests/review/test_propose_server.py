@@ -10,13 +10,11 @@ from typing import Any
 
 import pytest
 from handmade_audit import write_audit
-from review_server import Server
-from typer.testing import CliRunner
+from review_server import Server, ServerProcess
 
 from noiseproof.audit.decisions import find_decisions, read_answers, read_decisions
 from noiseproof.audit.files import read_audit
 from noiseproof.audit.measure.design import Design, parse_mixture, propose
-from noiseproof.cli import app
 
 pytest.importorskip("httpx", reason="the review server's client is not installed")
 pytest.importorskip("fastapi", reason="the review server is not installed")
@@ -72,7 +70,7 @@ def test_proposals_are_asked_one_after_the_other_and_keep_their_purpose(folder: 
 def test_a_killed_review_proposes_what_is_left(folder: Path) -> None:
     rows = []
     for _ in range(3):
-        with Server(folder, *OPTIONS) as server, server.client() as client:
+        with ServerProcess(folder, *OPTIONS) as server, server.client() as client:
             state = client.get("/api/question").json()
             for _ in range(20):
                 rows.append(state["question"]["row"])
@@ -88,48 +86,9 @@ def test_a_killed_review_proposes_what_is_left(folder: Path) -> None:
     assert sorted(row for row, line in decided.items() if line.asked == "measure") == sorted(first)
 
 
-def test_undo_asks_again(folder: Path) -> None:
-    with Server(folder, *OPTIONS) as server, server.client() as client:
-        state = client.get("/api/question").json()
-        first = state["question"]
-        for _ in range(4):
-            state = answer(client, state)
-        last = state["last"]
-        state = client.post("/api/decisions", json=last | {"decision": "undo"}).json()
-        assert state["question"]["row"] == last["row"] and state["progress"]["measured"] == 3
-        state = answer(client, state, "accept")
-        assert state["progress"]["measured"] == 4
-        body = {"row": first["row"], "question": 1, "decision": "accept"}
-        assert client.post("/api/decisions", json=body).status_code == 409  # not asked now
-    assert read_decisions(find_decisions(folder))[last["row"]].decision == "accept"
-
-
 def test_without_measuring_no_sample_is_drawn(folder: Path) -> None:
     with Server(folder, "--propose", "find=1", "--count", "3") as server, server.client() as client:
         state = client.get("/api/question").json()
         assert [state["question"]["row"]] == [0] and state["measured"] is None
         assert state["progress"]["total"] == 3
     assert not (folder / "measure.json").exists()
-
-
-@pytest.mark.parametrize(
-    "options, message",
-    [
-        (("--propose", "lern=1"), "Expected shares of find, learn, measure"),
-        (
-            ("--propose", MIXTURE, "--measure", "5"),
-            "Expected --propose without --measure: it chooses the rows.",
-        ),
-        (("--propose", MIXTURE, "--all"), "Expected --propose without --all"),
-        (
-            ("--propose", MIXTURE, "--html", "p.html", "--repeats", "0.5"),
-            "without --repeats and --html",
-        ),
-        (("--count", "5"), "Expected --propose beside --count, got none."),
-    ],
-)
-def test_options_that_do_not_go_together(
-    folder: Path, options: tuple[str, ...], message: str
-) -> None:
-    result = CliRunner().invoke(app, ["review", str(folder), *options])
-    assert result.exit_code == 2 and message in " ".join(result.stderr.split())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
 
@@ -15,17 +16,30 @@ from noiseproof.audit.files import read_audit
 from noiseproof.audit.sources import open_rows
 from noiseproof.audit.sources.base import NoRows
 from noiseproof.audit.sources.table import TableSource
-from noiseproof.review.queue import KEPT, Filter, Issues, Search, Selections, Sort, State, select
+from noiseproof.review.queue import (
+    KEPT,
+    Filter,
+    Issues,
+    Queue,
+    Search,
+    Sort,
+    State,
+    UnknownSelection,
+)
 
 
-@pytest.fixture(scope="module")
-def issues(tmp_path_factory: pytest.TempPathFactory) -> Issues:
-    issues = Issues(read_audit(write_table_audit(tmp_path_factory.mktemp("select"))))
+@pytest.fixture
+def queue(tmp_path: Path) -> Iterator[Queue]:
+    """A queue of issues in no order, with ids that occur twice."""
+    folder = write_table_audit(tmp_path)
+    queue = Queue(read_audit(folder), folder / "other-decisions.csv")
+    issues = queue.issues
     random = np.random.default_rng(0)
     issues.row = random.permutation(len(issues)) * 3
     names = [str(number) for number in random.integers(0, 60, len(issues))]  # some twice
     issues.id = [name if k % 3 else f"cell/{name}" for k, name in enumerate(names)]
-    return issues
+    yield queue
+    queue.log.close()
 
 
 def listed(
@@ -69,7 +83,8 @@ def listed(
     return sorted(kept, key=key, reverse=filter.descending)
 
 
-def test_random_filters_list_what_a_search_of_every_issue_lists(issues: Issues) -> None:
+def test_random_filters_list_what_a_search_of_every_issue_lists(queue: Queue) -> None:
+    issues = queue.issues
     random = np.random.default_rng(1)
     sizes = []
     for _ in range(400):
@@ -90,13 +105,14 @@ def test_random_filters_list_what_a_search_of_every_issue_lists(issues: Issues) 
             maybe(low),
             maybe(high),
             maybe("word") or "",
-            maybe("key") or "",
+            maybe(queue.keep_selection(rows)) or "",
             random.choice(get_args(Sort)),
             bool(random.integers(2)),
         )
-        selected = select(
-            issues, filter, state, rows=rows, is_match=is_match, is_conflict=is_conflict
-        )
+        queue._state = state
+        queue.people.is_conflict = is_conflict
+        queue.search.matches = lambda search, is_match=is_match: is_match  # type: ignore[assignment]
+        selected = queue.select(filter)
         assert selected.tolist() == listed(issues, filter, state, rows, is_match, is_conflict), (
             filter
         )
@@ -104,22 +120,18 @@ def test_random_filters_list_what_a_search_of_every_issue_lists(issues: Issues) 
     assert min(sizes) == 0 and max(sizes) == len(issues)
 
 
-def test_a_filter_of_nothing_is_the_order_of_the_audit(issues: Issues) -> None:
-    state = np.zeros(len(issues), np.int8)
-    assert select(issues, Filter(), state).tolist() == list(range(200))
-    assert select(issues, Filter(descending=True), state).tolist() == list(range(200))[::-1]
-    assert Filter() == Filter() and len({Filter(), Filter(), Filter(given=1)}) == 2
+def test_a_filter_of_nothing_is_the_order_of_the_audit(queue: Queue) -> None:
+    assert queue.select(Filter()).tolist() == list(range(200))
+    assert queue.select(Filter(descending=True)).tolist() == list(range(200))[::-1]
 
 
-def test_selections_have_short_keys_and_the_oldest_are_forgotten() -> None:
-    selections = Selections()
-    first = selections.add([5, 3, 5])
-    assert selections.add([3, 5]) == first and len(first) == 12
-    assert selections[first].tolist() == [3, 5]
-    keys = [selections.add([k]) for k in range(KEPT)]
-    assert selections[keys[0]].tolist() == [0]
-    with pytest.raises(KeyError):
-        selections[first]
+def test_selections_have_short_keys_and_the_oldest_are_forgotten(queue: Queue) -> None:
+    first = queue.keep_selection([5, 3, 5])
+    assert queue.keep_selection([3, 5]) == first and len(first) == 12
+    keys = [queue.keep_selection([k]) for k in range(KEPT)]
+    queue.select(Filter(selection=keys[0]))
+    with pytest.raises(UnknownSelection):
+        queue.select(Filter(selection=first))
 
 
 def test_the_server_lists_by_filters_and_selections(tmp_path: Path) -> None:

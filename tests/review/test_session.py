@@ -214,22 +214,6 @@ def test_the_page_works_inside_the_page_of_a_notebook(
     assert read_decisions(find_decisions(tmp_path / "audit"))[7].label == "cat"
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
-def test_outside_a_notebook_no_page_may_frame_it(
-    chromium: Any, tmp_path: Path, outer: HTTPServer, opened: list[str]
-) -> None:
-    session = make_report().review(tmp_path / "audit", wait=False)
-    Outer.html = f'<iframe src="{session.address}"></iframe>'
-    try:
-        with browsing(chromium, tmp_path / "profile") as page:
-            page.goto(f"http://127.0.0.1:{outer.server_port}/")
-            page.wait_for_function("window.frames.length === 1")
-            page.wait_for_timeout(500)
-            assert page.frames[1].url.startswith("chrome-error://")
-    finally:
-        session.close()
-
-
 def test_a_port_in_use_is_named(tmp_path: Path, opened: list[str]) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

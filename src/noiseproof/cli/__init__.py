@@ -6,7 +6,7 @@ Modules that need torch are imported where they are used: help and completion mu
 
 # In the order of the help.
 # isort: off
-from noiseproof.cli import audit, review, apply, train, analyze, bench, data, catalog, doctor
+from noiseproof.cli import audit, review, apply, demo, train, analyze, bench, data, catalog, doctor
 
 # isort: on
 from noiseproof.cli.main import app
@@ -19,6 +19,7 @@ __all__ = [
     "bench",
     "catalog",
     "data",
+    "demo",
     "doctor",
     "review",
     "train",

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from noiseproof.cli.main import TRAINING, app
-from noiseproof.cli.options import names
+from noiseproof.cli.options import names, option
 from noiseproof.cli.show import (
     AsJson,
     DataDir,
-    count_progress,
     echo,
     examples,
     plain,
@@ -21,6 +20,7 @@ from noiseproof.cli.show import (
     say,
     show,
     show_json,
+    stage_progress,
 )
 from noiseproof.core.messages import counted
 
@@ -35,35 +35,22 @@ analyze_app = typer.Typer(
     help="See what a loss does before, during and after training.", no_args_is_help=True
 )
 app.add_typer(analyze_app, name="analyze", rich_help_panel=TRAINING)
+SEED = 0  # of weights and batches
+PROBE_STEPS = 200
 
-Classes = Annotated[
-    int | None, typer.Option(min=2, help="Number of classes, by default that of --data.")
-]
+Classes = Annotated[int | None, option("Number of classes, by default that of --data.", min=2)]
 Data = Annotated[
     str | None,
-    typer.Option(
-        help="Dataset: one of `noiseproof data list`, or your own.",
-        autocompletion=names("datasets"),
-    ),
+    option("Dataset: one of `noiseproof data list`, or your own.", complete=names("datasets")),
 ]
 Model = Annotated[
     str | None,
-    typer.Option(
-        help="Backbone whose margins on --data, untrained, are used.",
-        autocompletion=names("models"),
-    ),
+    option("Backbone whose margins on --data, untrained, are used.", complete=names("models")),
 ]
-Sigma = Annotated[
-    float | None, typer.Option(help="Standard deviation of simulated logits, by default 1.")
-]
-Seed = Annotated[int, typer.Option(min=0, help="Seed of noise, weights and batches.")]
-Losses = Annotated[
-    str,
-    typer.Option(
-        "--losses",
-        "--loss",
-        help="Losses separated by commas: mae,gce:q=0.7,10*nce + mae.",
-        autocompletion=names("losses", several=True),
+RunFolders = Annotated[
+    list[str],
+    typer.Argument(
+        help="Folders of runs, as `noiseproof train --out` writes them.", metavar="RUN…"
     ),
 ]
 
@@ -76,35 +63,32 @@ Losses = Annotated[
         " losses.pdf",
         "analyze loss --losses mae,ce --classes 10 --noise pairflip:rate=0.4 --json",
         "analyze loss --losses agce:a=0.6,q=0.6 --classes 1000 --over a,q --out agce.html",
-        "analyze loss --losses mae,ce --classes 100 --sigma 0.5 --out losses.png",
-        "analyze loss --losses mae,ce --data cifar10 --data-dir /srv/data --model resnet32"
-        " --seed 1",
     ),
 )
 @refusals()
 def analyze_loss(
-    losses: Losses,
+    losses: Annotated[
+        str,
+        option(
+            "Losses separated by commas: mae,gce:q=0.7,10*nce + mae.",
+            complete=names("losses", several=True),
+        ),
+    ],
     classes: Classes = None,
     data: Data = None,
     model: Model = None,
     noise: Annotated[
         str,
-        typer.Option(
-            help="Noise model whose transition matrix the asymmetric condition is tested for.",
-            autocompletion=names("noises"),
+        option(
+            "Noise model whose transition matrix the asymmetric condition is tested for.",
+            complete=names("noises"),
         ),
     ] = "none",
-    out: Annotated[
-        str | None, typer.Option(help="File to draw to: .html, .png, .pdf or .csv.")
-    ] = None,
+    out: Annotated[str | None, option("File to draw to: .html, .png, .pdf or .csv.")] = None,
     over: Annotated[
         str | None,
-        typer.Option(
-            help="Two parameters (a,q) of a single loss: draw its average error over them."
-        ),
+        option("Two parameters (a,q) of a single loss: draw its average error over them."),
     ] = None,
-    sigma: Sigma = None,
-    seed: Seed = 0,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
@@ -125,18 +109,12 @@ def analyze_loss(
     specs = split_specs(losses)
     if out is not None:
         check_place(out, folder=False)
-    if out is None and (over is not None or sigma is not None):
-        option = (
-            "the map of --over"
-            if over is not None
-            else f"figures, which alone depend on --sigma {sigma:g}"
-        )
-        raise ValueError(f"Expected --out, a file for {option}, got none.")
-    task, settings, K = _prepare(data, model, "none", classes, seed, data_dir)
-    logits, labels = (
-        (None, None) if task is None else initial_logits(task, "ce", settings, seed=seed)
-    )
-    start = Start(specs, K, logits, labels, sigma=1.0 if sigma is None else sigma)
+    elif over is not None:
+        raise ValueError("Expected --out, a file for the map of --over, got none.")
+    task, settings, K = _prepare(data, model, classes, data_dir)
+    logits = labels = None
+    if task is not None:
+        logits, labels = initial_logits(task, "ce", settings, seed=SEED)
     transition = None if noise == "none" else get_noise(noise).transition(K)
     tested, others = robustness_of({spec: get_loss(spec) for spec in specs}, K, transition)
     if not tested and out is None:  # there is nothing to show
@@ -147,9 +125,8 @@ def analyze_loss(
             f" {why}"
         )
     if out is not None:
-        figures = loss_figures(
-            start, over=[name.strip() for name in over.split(",")] if over else ()
-        )
+        map_of = [name.strip() for name in over.split(",")] if over else ()
+        figures = loss_figures(Start(specs, K, logits, labels), over=map_of)
         for path in save(figures, out, title=f"Before training, {K} classes"):
             say(f"wrote {path}")
     if as_json:
@@ -158,65 +135,44 @@ def analyze_loss(
 
 
 def _show_robustness(tested: Mapping[str, Robustness], noise: str | None) -> None:
-    def yes(holds: bool | None) -> str:
-        return "" if holds is None else "yes" if holds else "no"
-
+    yes = {None: "", True: "yes", False: "no"}
+    columns = ["loss", "symmetric", "Σ_y L", "its spread", "asymmetric up to r̃"]
+    if noise is not None:
+        columns.append(f"asymmetric for {noise}")
     rows = []
     for spec, result in tested.items():
         ratio = "" if result.largest_ratio is None else plain(result.largest_ratio, ".4g")
-        cells = (
-            spec,
-            yes(result.symmetric),
-            plain(result.total),
-            plain(result.spread, ".2g"),
-            ratio,
-        )
-        rows.append(cells if noise is None else (*cells, yes(result.asymmetric)))
-    columns = ("loss", "symmetric", "Σ_y L", "its spread", "asymmetric up to r̃")
+        sums = (plain(result.total), plain(result.spread, ".2g"))
+        cells = (spec, yes[result.symmetric], *sums, ratio, yes[result.asymmetric])
+        rows.append(cells[: len(columns)])
     if rows:
-        show(columns if noise is None else (*columns, f"asymmetric for {noise}"), rows)
+        show(columns, rows)
 
 
 @analyze_app.command(
     "fit",
     epilog=examples(
         "analyze fit --loss mae --classes 400",
-        "analyze fit --loss nal --classes 100",
         "analyze fit --loss '10*nce + 0.1*agce:a=1.8,q=3' --classes 1000 --json",
         "analyze fit --loss gce:q=0.9 --data table:table=mine.csv,label=kind --probe",
-        "analyze fit --loss mae --classes 100 --sigma 0.5",
         "analyze fit --loss mae --data cifar10 --data-dir /srv/data --model resnet32",
-        "analyze fit --loss mae --data digits --noise symmetric:rate=0.4 --probe --steps 100"
-        " --seed 1",
     ),
 )
 @refusals()
 def analyze_fit(
     loss: Annotated[
         str,
-        typer.Option(
-            "--loss",
-            "--losses",
-            help=(
-                "Loss, sum of losses or method, whose loss is judged: gce:q=0.7, 10*nce + mae,"
-                " nal, …"
-            ),
-            autocompletion=names("methods", "losses"),
+        option(
+            "Loss, sum of losses or method, whose loss is judged: gce:q=0.7, 10*nce + mae, nal, …",
+            complete=names("methods", "losses"),
         ),
     ],
     classes: Classes = None,
     data: Data = None,
     model: Model = None,
     probe: Annotated[
-        bool, typer.Option("--probe", help="Also train for --steps on --data, and ce beside it.")
+        bool, option(f"Also train for {PROBE_STEPS} steps on --data, as well as ce.", "--probe")
     ] = False,
-    steps: Annotated[int, typer.Option(min=2, help="Steps of --probe.")] = 200,
-    noise: Annotated[
-        str,
-        typer.Option(help="Noise model for the labels of --data.", autocompletion=names("noises")),
-    ] = "none",
-    sigma: Sigma = None,
-    seed: Seed = 0,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
@@ -229,47 +185,30 @@ def analyze_fit(
     from noiseproof.analysis.before.untrained import initial_logits
     from noiseproof.analysis.before.untrained import probe as run_probe
     from noiseproof.core.margin import margin
-    from noiseproof.losses.base import terms_of
     from noiseproof.train.methods import MethodContext, method_loss
 
-    task, settings, K = _prepare(data, model, noise, classes, seed, data_dir)
-    judged = method_loss(
-        loss, MethodContext.of(task, settings) if task else MethodContext.of_classes(K)
-    )
-    if (
-        sigma is not None
-        and data is not None
-        and all(term.kind == "margin" for _, term in terms_of(judged))
-    ):
-        raise ValueError(
-            f"Expected no --sigma beside --data for {loss}, a function of margins: those of the"
-            f" model on {data} are used, none are simulated. Leave out --sigma {sigma:g}, or use"
-            " --classes instead of --data."
-        )
-    if task is None and probe:
-        raise ValueError("Expected --data for --probe, got none.")
-    margins = None if task is None else margin(*initial_logits(task, "ce", settings, seed=seed))
-    result = forecast(judged, K, margins=margins, sigma=1.0 if sigma is None else sigma)
-    probed = (
-        run_probe(task, loss, settings, steps=steps, seed=seed)
-        if probe and task is not None
-        else None
-    )
+    task, settings, K = _prepare(data, model, classes, data_dir)
+    margins = probed = None
+    if task is not None:
+        judged = method_loss(loss, MethodContext.of(task, settings))
+        margins = margin(*initial_logits(task, "ce", settings, seed=SEED))
+    else:
+        judged = method_loss(loss, MethodContext.of_classes(K))
+    result = forecast(judged, K, margins=margins)
+    if probe:
+        if task is None:
+            raise ValueError("Expected --data for --probe, got none.")
+        probed = run_probe(task, loss, settings, steps=PROBE_STEPS, seed=SEED)
     if as_json:
-        extra = (
-            {} if probed is None else {"probe": dataclasses.asdict(probed) | {"pace": probed.pace}}
-        )
-        return show_json(dataclasses.asdict(result) | extra)
+        answer = dataclasses.asdict(result)
+        if probed is not None:
+            answer["probe"] = dataclasses.asdict(probed) | {"pace": probed.pace}
+        return show_json(answer)
     return _show_forecast(loss, result, probed)
 
 
 def _prepare(
-    data: str | None,
-    model: str | None,
-    noise: str,
-    classes: int | None,
-    seed: int,
-    data_dir: str | None,
+    data: str | None, model: str | None, classes: int | None, data_dir: str | None
 ) -> tuple[Task | None, Settings, int]:
     from noiseproof.data import get_dataset
     from noiseproof.train import Settings, prepare
@@ -278,10 +217,10 @@ def _prepare(
     if data is None:
         if classes is None:
             raise ValueError("Expected --classes or --data, got neither.")
-        if model is not None or noise != "none":
-            raise ValueError(f"Expected --data for {'--model' if model else '--noise'}, got none.")
+        if model is not None:
+            raise ValueError("Expected --data for --model, got none.")
         return None, settings, classes
-    task = prepare(get_dataset(data, data_dir), noise, seed=seed, data_dir=data_dir)
+    task = prepare(get_dataset(data, data_dir), "none", seed=SEED, data_dir=data_dir)
     if classes not in (None, task.train.num_classes):
         raise ValueError(
             f"Expected --classes {task.train.num_classes}, the number of {data}, got {classes}."
@@ -294,44 +233,28 @@ def _show_forecast(line: str, result: Forecast, probe: Probe | None) -> None:
     echo(
         f"{name}{result.loss} with {result.num_classes} classes {result.answer}: {result.reason}.\n"
     )
+    meanings = {
+        "margin": "mean Δ of the labels before training (curriculum paper, Eq. 4)",
+        "weight": "mean weight there; of simulated logits −⟨δ_k⟩(0) (bias paper, Eq. 3)",
+        "maximum": "largest weight over all margins",
+        "start": "weight over maximum",
+        "left_behind": "weight of a margin that falls 3 below, over maximum",
+        "learnt": "weight at Δ = 0, over maximum",
+        "slowness": "time from there to Δ = 0, over cross entropy's",
+    }
     rows = [
-        (
-            "margin",
-            plain(result.margin),
-            "mean Δ of the labels before training (curriculum paper, Eq. 4)",
-        ),
-        (
-            "weight",
-            plain(result.weight),
-            "mean weight there; of simulated logits −⟨δ_k⟩(0) (bias paper, Eq. 3)",
-        ),
-        ("maximum", plain(result.maximum), "largest weight over all margins"),
-        ("start", plain(result.start), "weight over maximum"),
-        (
-            "left behind",
-            plain(result.left_behind),
-            "weight of a margin that falls 3 below, over maximum",
-        ),
-        ("learnt", plain(result.learnt), "weight at Δ = 0, over maximum"),
-        ("slowness", plain(result.slowness), "time from there to Δ = 0, over cross entropy's"),
+        (number.replace("_", " "), plain(getattr(result, number)), meaning)
+        for number, meaning in meanings.items()
     ]
     show(("number", "value", "meaning"), rows)
     if result.terms:
         echo()
-        columns = (
-            "term",
-            "start",
-            "left behind",
-            "share at start",
-            "share left behind",
-            "share learnt",
-        )
-        numbers = [
-            [plain(value, ".3g") for value in dataclasses.astuple(term)[2:]]
-            for term in result.terms
-        ]
-        names = [f"{plain(term.factor)}*{term.loss}" for term in result.terms]
-        show(columns, [(name, *row) for name, row in zip(names, numbers, strict=True)])
+        columns = ("start", "left behind", "share at start", "share left behind", "share learnt")
+        terms = []
+        for term in result.terms:
+            numbers = [plain(value, ".3g") for value in dataclasses.astuple(term)[2:]]
+            terms.append((f"{plain(term.factor)}*{term.loss}", *numbers))
+        show(("term", *columns), terms)
     if result.instead:
         echo()
         alternatives = [(other.loss, other.answer, other.why) for other in result.instead]
@@ -340,24 +263,12 @@ def _show_forecast(line: str, result: Forecast, probe: Probe | None) -> None:
         echo("\nNo calibrated loss does better: use another loss, such as gce.")
     if probe is not None:
         echo()
-        pairs = [
-            (name, *getattr(probe, name)) for name in ("margin", "accuracy", "weight", "classes")
-        ]
-        show(
-            (f"{probe.steps} steps", "first tenth", "last tenth"),
-            [(name, plain(first, ".4g"), plain(last, ".4g")) for name, first, last in pairs],
-        )
+        changes = []
+        for quantity in ("margin", "accuracy", "weight", "classes"):
+            first, last = getattr(probe, quantity)
+            changes.append((quantity, plain(first, ".4g"), plain(last, ".4g")))
+        show((f"{probe.steps} steps", "first tenth", "last tenth"), changes)
         echo(f"the margin rose by {probe.gain:.4g}, {probe.pace:.3g} times that of cross entropy")
-
-
-# Trained runs
-
-RunFolders = Annotated[
-    list[str],
-    typer.Argument(
-        help="Folders of runs, as `noiseproof train --out` writes them.", metavar="RUN…"
-    ),
-]
 
 
 @analyze_app.command(
@@ -366,34 +277,28 @@ RunFolders = Annotated[
         "analyze page runs/mine",
         "analyze page runs/ce runs/gce runs/sln --out compare.html",
         "analyze page runs/* --format pdf --only accuracy-curves,margins",
-        "analyze page runs/mine --data-dir /srv/data --json",
     ),
 )
 @refusals()
 def analyze_page(
     runs: RunFolders,
-    out: Annotated[
-        str | None, typer.Option(help="File to write, by default page.html, page.pdf, …")
-    ] = None,
+    out: Annotated[str | None, option("File to write, by default page.html, page.pdf, …")] = None,
     form: Annotated[
         str | None,
-        typer.Option(
+        option(
+            "html, pdf, png or csv, by default the ending of --out; png and csv are one file per"
+            " figure.",
             "--format",
-            help=(
-                "html, pdf, png or csv, by default the ending of --out; png and csv are one file"
-                " per figure."
-            ),
         ),
     ] = None,
     only: Annotated[
         str | None,
-        typer.Option(
-            help="Names of figures separated by commas, by default all.",
-            autocompletion=names("figures", several=True),
+        option(
+            "Names of figures separated by commas, by default all.",
+            complete=names("figures", several=True),
         ),
     ] = None,
     data_dir: DataDir = None,
-    as_json: AsJson = False,
 ) -> None:
     """Draw all figures of runs: one page that needs no network, or figures for a paper.
 
@@ -411,24 +316,17 @@ def analyze_page(
     if form is not None and path.suffix.lower() != f".{form}":
         raise ValueError(f"Expected a file that ends in .{form}, as of --format, got {out}.")
     opened = open_runs(runs, data_dir=data_dir)
-    names = [name.strip() for name in only.split(",")] if only else []
-    with count_progress() as progress:
-        figures = collect(opened, only=names, progress=progress)
-    written = save(figures, path, title=page_title(opened), runs=runs_table(opened))
-    missing = [figure for figure in figures if isinstance(figure, MissingFigure)]
-    if as_json:
-        drawn = [figure.name for figure in figures if not isinstance(figure, MissingFigure)]
-        return show_json(
-            {
-                "files": written,
-                "figures": drawn,
-                "missing": {one.name: one.needs for one in missing},
-            }
+    chosen = [name.strip() for name in only.split(",")] if only else []
+    with stage_progress() as progress:
+        figures = collect(
+            opened,
+            only=chosen,
+            progress=lambda _, done, total: progress("figures", done, total),
         )
-    _note_missing(missing)
+    written = save(figures, path, title=page_title(opened), runs=runs_table(opened))
+    _note_missing([figure for figure in figures if isinstance(figure, MissingFigure)])
     for file in written:
         echo(file)
-    return None
 
 
 def _note_missing(figures: Sequence[MissingFigure]) -> None:
@@ -443,23 +341,16 @@ def _note_missing(figures: Sequence[MissingFigure]) -> None:
 
 @analyze_app.command(
     "rows",
-    epilog=examples(
-        "analyze rows runs/nal --out rows.csv",
-        "analyze rows runs/ln --part test --json",
-        "analyze rows runs/nal --data-dir /srv/data",
-    ),
+    epilog=examples("analyze rows runs/nal --out rows.csv", "analyze rows runs/ln --part test"),
 )
 @refusals()
 def analyze_rows(
     run: Annotated[
         str, typer.Argument(help="Folder of a run, as `noiseproof train --out` writes it.")
     ],
-    part: Annotated[str, typer.Option(help="train, validation or test.")] = "train",
-    out: Annotated[
-        str | None, typer.Option(help="File to write, by default rows.csv in the folder.")
-    ] = None,
+    part: Annotated[str, option("train, validation or test.")] = "train",
+    out: Annotated[str | None, option("File to write, by default rows.csv in the folder.")] = None,
     data_dir: DataDir = None,
-    as_json: AsJson = False,
 ) -> None:
     """Write what a trained model says of each row: prediction, margin, NAL's trust and targets,
     LN's variance.
@@ -475,44 +366,27 @@ def analyze_rows(
     table = row_table(open_run(run, data_dir=data_dir), part)  # type: ignore[arg-type]  # other words are refused
     path.parent.mkdir(parents=True, exist_ok=True)
     safe_table(table).to_csv(path, index=False)
-    if as_json:
-        return show_json({"file": path, "rows": len(table), "columns": list(table.columns)})
-    return echo(f"{path}: {counted(len(table), 'row')}, {', '.join(table.columns)}")
+    echo(f"{path}: {counted(len(table), 'row')}, {', '.join(table.columns)}")
 
 
 @analyze_app.command(
     "landscape",
     epilog=examples(
         "analyze landscape runs/ce runs/sln",
-        "analyze landscape runs/ce --points 31 --span 0.5 --out landscape.pdf",
-        "analyze landscape runs/wrn --rows 10000 --accelerator cuda --precision bf16",
-        "analyze landscape runs/ce --seed 1 --threads 2 --data-dir /srv/data --json",
+        "analyze landscape runs/ce --points 31 --out landscape.pdf",
+        "analyze landscape runs/wrn --rows 10000 --accelerator cuda",
     ),
 )
 @refusals()
 def analyze_landscape(
     runs: RunFolders,
     points: Annotated[
-        int, typer.Option(min=3, help="Points along each of the two directions, an odd number.")
+        int, option("Points along each of the two directions, an odd number.", min=3)
     ] = 21,
-    span: Annotated[
-        float,
-        typer.Option(help="Largest distance each way; 1 changes each filter by its own norm."),
-    ] = 1.0,
-    rows: Annotated[
-        int, typer.Option(min=1, help="Training rows to average the loss over.")
-    ] = 1000,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the rows and the directions.")] = 0,
-    out: Annotated[
-        str | None, typer.Option(help="Also draw to this file: .html, .png, .pdf or .csv.")
-    ] = None,
-    accelerator: Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")] = "auto",
-    precision: Annotated[str, typer.Option(help="32 or bf16.")] = "32",
-    threads: Annotated[
-        int | None, typer.Option(min=1, help="Number of threads, by default that of torch.")
-    ] = None,
+    rows: Annotated[int, option("Training rows to average the loss over.", min=1)] = 1000,
+    out: Annotated[str | None, option("Also draw to this file: .html, .png, .pdf or .csv.")] = None,
+    accelerator: Annotated[str, option("auto, cpu, cuda or mps.")] = "auto",
     data_dir: DataDir = None,
-    as_json: AsJson = False,
 ) -> None:
     """Compute the loss around trained models, and how sharp their minima are.
 
@@ -520,8 +394,6 @@ def analyze_landscape(
     criterion), where `noiseproof analyze page` finds it; a page compares landscapes of one seed
     only.
     """
-    import torch
-
     from noiseproof.analysis.after.landscape import (
         check_spacing,
         keep_landscape,
@@ -532,45 +404,30 @@ def analyze_landscape(
     from noiseproof.analysis.runs import open_runs, page_title, runs_table
     from noiseproof.core.files import check_place
 
-    if precision not in ("32", "bf16"):
-        raise ValueError(f"Expected 32 or bf16 as precision, got {precision!r}.")
+    span = 1.0  # directions as long as the filters
     check_spacing(points, span)  # before minutes are spent on it
     if out is not None:
         check_place(out, folder=False)
-    if threads:
-        torch.set_num_threads(threads)
     opened = open_runs(runs, data_dir=data_dir)
-    landscapes, files = {}, {}
+    landscapes = {}
+    cells = []
     for name, run in opened.items():
-        with count_progress(name) as progress:
-            landscapes[name] = run_landscape(
+        with stage_progress() as progress:
+            around = run_landscape(
                 run,
                 rows=rows,
-                seed=seed,
+                seed=SEED,
                 accelerator=accelerator,
                 points=points,
                 span=span,
-                precision=torch.bfloat16 if precision == "bf16" else None,
                 progress=progress,
             )
-        files[name] = keep_landscape(run, landscapes[name])
+        keep_landscape(run, around)
+        landscapes[name] = around
+        numbers = (around.centre, around.sharpness(), around.curvature)
+        cells.append((name, *(plain(value, ".4g") for value in numbers)))
     if out is not None:
-        for path in save(
-            landscape_figures(landscapes), out, title=page_title(opened), runs=runs_table(opened)
-        ):
+        figures = landscape_figures(landscapes)
+        for path in save(figures, out, title=page_title(opened), runs=runs_table(opened)):
             say(f"wrote {path}")
-    numbers = {
-        name: {
-            "loss": around.centre,
-            "sharpness": around.sharpness(),
-            "curvature": around.curvature,
-        }
-        for name, around in landscapes.items()
-    }
-    if as_json:
-        return show_json({name: of_run | {"file": files[name]} for name, of_run in numbers.items()})
-    cells = [
-        (name, *(plain(value, ".4g") for value in of_run.values()))
-        for name, of_run in numbers.items()
-    ]
-    return show(("run", "loss", "sharpness", "curvature"), cells)
+    show(("run", "loss", "sharpness", "curvature"), cells)

@@ -8,10 +8,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import typer
-
 from noiseproof.cli.main import YOUR_DATA, app
-from noiseproof.cli.options import on_training
+from noiseproof.cli.options import on_training, option
 from noiseproof.cli.review import Folder
 from noiseproof.cli.show import (
     AsJson,
@@ -29,67 +27,11 @@ from noiseproof.core.messages import counted
 if TYPE_CHECKING:
     from noiseproof.audit.decisions import Decision, Standing
     from noiseproof.audit.files import Audit
-    from noiseproof.audit.issues import Fix
     from noiseproof.audit.plan import Plan
     from noiseproof.audit.retrain import Comparison, Retraining
+    from noiseproof.judge.issues import Fix
 
-
-Decisions = Annotated[
-    Path | None,
-    typer.Option(
-        help=("Decisions, or labels from Label Studio and others; by default the folder's review.")
-    ),
-]
-Yes = Annotated[
-    bool,
-    typer.Option("--yes", help="Take them unmeasured, even if that may spoil more than it mends."),
-]
-Excluded = Annotated[
-    str,
-    typer.Option(
-        metavar="leave-out|mark",
-        help="What becomes of excluded rows; mark: only the list names them.",
-    ),
-]
-Link = Annotated[
-    bool, typer.Option("--link", help="Link pictures to the originals instead of copying them.")
-]
 Unsettled = Literal["latest", "leave"]
-UnsettledRows = Annotated[
-    Unsettled,
-    typer.Option(
-        help="Rows on which reviewers disagree: apply the latest decision, or leave the label."
-    ),
-]
-
-
-FixTypes = Annotated[
-    str | None,
-    typer.Option(
-        "--fix",
-        metavar="TYPE,…",
-        help=(
-            "Carry out the remedy of issue types, in the copy: near-duplicate, spelling, columns, …"
-            " of the report."
-        ),
-    ),
-]
-Votes = Annotated[
-    bool,
-    typer.Option(
-        "--votes",
-        help="Of an audit of annotators alone: a column of who said what beside their consensus.",
-    ),
-]
-CsvSafe = Annotated[
-    bool,
-    typer.Option(
-        help=(
-            "In the list of reviewed rows, an apostrophe before cells that are formulas in"
-            " spreadsheets."
-        )
-    ),
-]
 
 
 @app.command(
@@ -97,14 +39,9 @@ CsvSafe = Annotated[
         "apply audit/",
         "apply audit/ --decisions decisions.csv --out corrected.csv --retrain",
         "apply audit/ --accept-all --yes --retrain --method gce",
-        "apply audit/ --accept-all --yes",
-        "apply audit/ --retrain --epochs 50 --seed 1 --json",
-        "apply audit/ --accept-all --yes --retrain --estimator"
-        " sklearn.ensemble:RandomForestClassifier",
-        "apply audit/ --unsettled leave",
-        "apply photos-audit/ --link",
-        "apply audit/ --excluded mark --no-csv-safe",
+        "apply audit/ --unsettled leave --excluded mark",
         "apply audit/ --fix near-duplicate,spelling,columns",
+        "apply photos-audit/ --link",
         "apply votes-audit/ --votes",
     ),
     rich_help_panel=YOUR_DATA,
@@ -112,33 +49,58 @@ CsvSafe = Annotated[
 @refusals()
 def apply(
     folder: Folder,
-    decisions: Decisions = None,
+    decisions: Annotated[
+        Path | None,
+        option("Decisions, or labels from other tools; by default the folder's review."),
+    ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="New file or folder of the corrected data, by default ./corrected…."),
+        option("New file or folder of the corrected data, by default ./corrected…."),
     ] = None,
     accept_all: Annotated[
         bool,
-        typer.Option(
+        option(
+            "Take suggestions for undecided rows, too, if they are more likely right than the"
+            " label.",
             "--accept-all",
-            help=(
-                "Take suggestions for undecided rows, too, if they are more likely right than the"
-                " label."
-            ),
         ),
     ] = False,
-    yes: Yes = False,
-    unsettled: UnsettledRows = "latest",
-    excluded: Excluded = "leave-out",
-    link: Link = False,
-    fix: FixTypes = None,
-    votes: Votes = False,
-    csv_safe: CsvSafe = True,
+    yes: Annotated[
+        bool, option("Take them unmeasured, even if that may spoil more than it mends.", "--yes")
+    ] = False,
+    unsettled: Annotated[
+        Unsettled,
+        option("Rows on which reviewers disagree: apply the latest decision, or leave the label."),
+    ] = "latest",
+    excluded: Annotated[
+        str,
+        option(
+            "What becomes of excluded rows; mark: only the list names them.",
+            metavar="leave-out|mark",
+        ),
+    ] = "leave-out",
+    link: Annotated[
+        bool, option("Link pictures to the originals instead of copying them.", "--link")
+    ] = False,
+    fix: Annotated[
+        str | None,
+        option(
+            "Carry out the remedy of issue types, in the copy: near-duplicate, spelling, columns, …"
+            " of the report.",
+            metavar="TYPE,…",
+        ),
+    ] = None,
+    votes: Annotated[
+        bool,
+        option("With the consensus of annotators, a column of who said what.", "--votes"),
+    ] = False,
+    csv_safe: Annotated[
+        bool, option("Put an apostrophe before formulas in the list of reviewed rows.")
+    ] = True,
     retrain: Annotated[
         bool,
-        typer.Option(
-            "--retrain",
-            help="Train on the given and the corrected labels; compare on held-out rows.",
+        option(
+            "Train on the given and the corrected labels; compare on held-out rows.", "--retrain"
         ),
     ] = False,
     method: Annotated[
@@ -148,30 +110,33 @@ def apply(
         int | None, on_training("Epochs of --retrain, by default the audit's.", min=1)
     ] = None,
     estimator: Annotated[
-        str | None,
-        on_training(
-            "A scikit-learn classifier for --retrain in place of the method, as module:name."
-        ),
+        str | None, on_training("A scikit-learn classifier for --retrain, as module:name.")
     ] = None,
-    seed: Annotated[
-        int, on_training("Seed of the held-out rows, the weights and the batches.", min=0)
-    ] = 0,
     as_json: AsJson = False,
 ) -> None:
     """Write a corrected copy of the dataset, and show the gain in accuracy of a model."""
-    from noiseproof.audit.apply import kept_out
-    from noiseproof.audit.plan import plan_corrections, read_conflicts
+    from noiseproof.audit import read_audit
+    from noiseproof.audit.apply import is_voted, kept_out
+    from noiseproof.audit.plan import plan_corrections, read_conflicts, read_reviewed
 
-    audit, reviewed = _read(folder, decisions, accept_all or bool(fix))
+    audit = read_audit(folder)
+    # a consensus of annotators is written without any decision
+    needs_none = accept_all or bool(fix) or is_voted(audit)
+    reviewed = read_reviewed(folder, decisions, accept_all=needs_none)
     disputed = read_conflicts(folder, decisions)
-    decided = {
-        row: one
-        for row, one in reviewed.decisions.items()
-        if unsettled == "latest" or row not in disputed
-    }
+    decided = reviewed.decisions
+    if unsettled == "leave":
+        decided = {row: one for row, one in decided.items() if row not in disputed}
     fixes = _plan_fixes(audit, fix, retrain, decided)
-    reviewed.decisions, answers, merges = decided, reviewed.answers(), reviewed.merges
-    plan = plan_corrections(audit, decided, answers, merges=merges, accept_all=accept_all, yes=yes)
+    reviewed.decisions = decided
+    plan = plan_corrections(
+        audit,
+        decided,
+        reviewed.answers(),
+        merges=reviewed.merges,
+        accept_all=accept_all,
+        yes=yes,
+    )
     left_out = kept_out(audit, plan, excluded)
     if not yes:
         plan.check(folder, "--accept-all", "--yes")
@@ -179,46 +144,33 @@ def apply(
         echo(f"expected: {plan.expected()}")
     planned = None
     if retrain and plan.changes_data:  # refuses what can't be trained before anything is written
-        from noiseproof.audit.retrain import plan_retraining
-
-        with training_exits("Stopped."):
-            settings: dict[str, Any] = {
-                "method": method,
-                "epochs": epochs,
-                "estimator": estimator,
-                "seed": seed,
-            }
-            planned = plan_retraining(
-                audit, plan.changes, decided, becomes=plan.becomes, **settings
-            )
+        options = {"method": method, "epochs": epochs, "estimator": estimator}
+        planned = _plan_retraining(audit, plan, decided, options)
     # A stopped retraining left its corrected data: the same command continues with it.
-    options = {"link": link, "votes": votes, "same_ok": planned is not None}
-    files = _write(audit, reviewed, plan, left_out, out, csv_safe, fixes, **options)
-    comparison = (
-        None if planned is None else _retrain(planned, files["corrected"], shown=not as_json)
-    )
-    result = (
-        _count(audit, reviewed, plan)
-        | {"conflicts": disputed, "unsettled": unsettled}
-        | files
-        | _fixed(fixes)
-    )
+    copies = {"link": link, "votes": votes, "same_ok": planned is not None}
+    files = _write(audit, reviewed, plan, left_out, out, csv_safe, fixes, **copies)
+    comparison = None
+    if planned is not None:
+        comparison = _retrain(planned, files["corrected"], shown=not as_json)
+    result = _count(audit, reviewed, plan) | files | {"fixed": _fixed(fixes)}
+    result |= {"conflicts": disputed, "unsettled": unsettled}
     if as_json:
-        return show_json(result | {"retrain": None if comparison is None else asdict(comparison)})
+        return show_json(result | {"retrain": comparison and asdict(comparison)})
     _show(result, audit, accept_all=accept_all)
     return _show_comparison(comparison) if retrain else None
 
 
-def _read(folder: Path, decisions: Path | None, needs_no_decision: bool) -> tuple[Audit, Standing]:
-    """Return the audit, and what was decided on it; the consensus of annotators is written without
-    any decision.
-    """
-    from noiseproof.audit import read_audit
-    from noiseproof.audit.apply import is_voted
-    from noiseproof.audit.plan import read_reviewed
+def _plan_fixes(
+    audit: Audit, fix: str | None, retrain: bool, decided: Mapping[int, Decision]
+) -> dict[str, Fix]:
+    from noiseproof.audit.apply import plan_fixes
 
-    audit = read_audit(folder)
-    return audit, read_reviewed(folder, decisions, accept_all=needs_no_decision or is_voted(audit))
+    names = [name.strip() for name in (fix or "").split(",") if name.strip()]
+    if names and retrain:
+        raise ValueError(
+            "Expected --fix or --retrain, got both. Audit the fixed data again, and compare there."
+        )
+    return plan_fixes(audit, names, decided)
 
 
 def _write(
@@ -229,6 +181,8 @@ def _write(
     out: Path | None,
     csv_safe: bool,
     fixes: Mapping[str, Fix],
+    *,
+    same_ok: bool,
     **options: bool,
 ) -> dict[str, Any]:
     """Write the corrected data, and the list of excluded, unclear and noted rows."""
@@ -243,39 +197,29 @@ def _write(
         write_reviewed,
     )
 
-    out, rows = out or default_out(audit), reviewed_rows(audit, reviewed, fixes)
-    fix = reduce(or_, fixes.values()) if fixes else None
-    if len(rows) and not options["same_ok"] and list_beside(out).exists():
+    out = out or default_out(audit)
+    rows = reviewed_rows(audit, reviewed, fixes)
+    if len(rows) and not same_ok and list_beside(out).exists():
         raise FileExistsError(
             f"Expected no {list_beside(out)}, where excluded rows are listed. Choose another --out."
         )
-    what: dict[str, Any] = {
-        "becomes": plan.becomes,
-        "left_out": left_out,
-        "fix": fix,
-        "decided": plan.decided,
-    }
-    written = write_corrected(audit, plan.changes, out, **(what | options))
-    listed = write_reviewed(rows, out, same_ok=options["same_ok"], csv_safe=csv_safe)
+    written = write_corrected(
+        audit,
+        plan.changes,
+        out,
+        becomes=plan.becomes,
+        left_out=left_out,
+        fix=reduce(or_, fixes.values()) if fixes else None,
+        decided=plan.decided,
+        same_ok=same_ok,
+        **options,
+    )
+    listed = write_reviewed(rows, out, same_ok=same_ok, csv_safe=csv_safe)
     return {"left_out": len(left_out), "listed": listed, "corrected": written}
 
 
-def _plan_fixes(
-    audit: Audit, fix: str | None, retrain: bool, decided: Mapping[int, Decision]
-) -> dict[str, Fix]:
-    from noiseproof.audit.apply import plan_fixes
-
-    if fix and retrain:
-        raise ValueError(
-            "Expected --fix or --retrain, got both. Audit the fixed data again, and compare there."
-        )
-    return plan_fixes(
-        audit, [name.strip() for name in (fix or "").split(",") if name.strip()], decided
-    )
-
-
 def _fixed(fixes: Mapping[str, Fix]) -> dict[str, Any]:
-    fixed = {
+    return {
         name: {
             "left_out": sorted(fix.left_out),
             "columns": sorted(fix.columns),
@@ -284,7 +228,6 @@ def _fixed(fixes: Mapping[str, Fix]) -> dict[str, Any]:
         }
         for name, fix in fixes.items()
     }
-    return {"fixed": fixed}
 
 
 def _count(audit: Audit, reviewed: Standing, plan: Plan) -> dict[str, Any]:
@@ -293,7 +236,6 @@ def _count(audit: Audit, reviewed: Standing, plan: Plan) -> dict[str, Any]:
 
     issues = audit.issues.loc[audit.issues["is_label_issue"], "row"].tolist()
     decided = reviewed.decisions
-    left = sum(row not in decided and row not in plan.changes for row in issues)
     changed = [labels_in(word, audit.config) for word in plan.changes.values()]
     return {
         "decisions": Counter(decision.decision for decision in decided.values()),
@@ -301,7 +243,7 @@ def _count(audit: Audit, reviewed: Standing, plan: Plan) -> dict[str, Any]:
         "changed": len(plan.changes),
         "gain": plan.as_dict(),
         "slips": plan.slips,
-        "left": left,
+        "left": sum(row not in decided and row not in plan.changes for row in issues),
         "notes": len(reviewed.notes),
         "excluded": len(plan.excluded),
         "unclear": len(plan.unclear),
@@ -316,34 +258,33 @@ def _count(audit: Audit, reviewed: Standing, plan: Plan) -> dict[str, Any]:
 def _show(result: Mapping[str, Any], audit: Audit, accept_all: bool) -> None:
     from noiseproof.judge.issues.leakage import leaking_columns
 
-    if accept_all and leaking_columns(audit.summary):
-        say(audit.summary["verdict"].partition(". With ")[0] + ".")
+    summary = audit.summary
+    if accept_all and leaking_columns(summary):
+        say(summary["verdict"].partition(". With ")[0] + ".")
     counts = ", ".join(f"{n} {choice}" for choice, n in sorted(result["decisions"].items()))
     echo(f"decisions: {counts or 'none'}")
     if result["voted"]:
-        skipped = ", ".join(f"{one['count']}: {one['reason']}" for one in audit.summary["skipped"])
+        skipped = ", ".join(f"{one['count']}: {one['reason']}" for one in summary["skipped"])
         echo(
             f"labels: the consensus ({audit.config['consensus']}) of"
-            f" {audit.summary['known']['annotators']} annotators on {len(audit.issues)} of"
-            f" {audit.summary['source_rows']} rows{skipped and f' ({skipped})'}"
+            f" {summary['known']['annotators']} annotators on {len(audit.issues)} of"
+            f" {summary['source_rows']} rows{skipped and f' ({skipped})'}"
         )
-    echo(
-        f"changed: {result['changed']} of {audit.summary['source_rows']} labels\ncorrected:"
-        f" {result['corrected']}"
-    )
-    if rows := result["conflicts"]:
-        meaning = (
-            "the latest decision is applied"
-            if result["unsettled"] == "latest"
-            else "their labels stay"
-        )
+    echo(f"changed: {result['changed']} of {summary['source_rows']} labels")
+    echo(f"corrected: {result['corrected']}")
+    rows = result["conflicts"]
+    if rows:
+        meaning = "the latest decision is applied"
+        if result["unsettled"] == "leave":
+            meaning = "their labels stay"
         echo(
             f"conflicts: {counted(len(rows), 'row')} on which reviewers disagree, such as row"
             f" {rows[0]}; {meaning}. The button conflicts of `noiseproof review {audit.folder}`"
             " lists them, and a decision there settles each"
         )
     _show_reviewed(result)
-    if slips := result["slips"]:
+    slips = result["slips"]
+    if slips:
         echo(
             f"held back: {counted(len(slips), 'decided change')}, such as of row {slips[0]},"
             f" likelier to be slips of the reviewer; `noiseproof review {audit.folder} --measure"
@@ -357,34 +298,42 @@ def _show(result: Mapping[str, Any], audit: Audit, accept_all: bool) -> None:
 
 
 def _show_reviewed(result: Mapping[str, Any]) -> None:
-    """Show what was decided beside labels, line by line, where there is something."""
+    """Show what was decided about more than single labels, line by line."""
     for kind, fixed in result["fixed"].items():
-        parts = [f"{counted(len(rows), 'row')} left out"] if (rows := fixed["left_out"]) else []
+        rows = fixed["left_out"]
+        parts = [f"{counted(len(rows), 'row')} left out"] if rows else []
         parts += [f"column {name!r} left out" for name in fixed["columns"]]
-        parts += [
-            f"{spelling!r} is {label!r} in all rows" for spelling, label in fixed["merged"].items()
-        ]
+        parts += [f"{old!r} is {new!r} in all rows" for old, new in fixed["merged"].items()]
         parts += [f"cells of column {name!r} rewritten" for name in fixed["rewritten"]]
         echo(f"fixed {kind}: {'; '.join(parts) or 'there was nothing to fix'}")
     for spelling, label in result["merged"].items():
         echo(f"merged: {spelling!r} is {label!r} in all rows")
     for name, count in result["new_classes"].items():
         echo(f"new class: {name!r} in {counted(count, 'row')}")
-    if excluded := result["excluded"]:
+    if result["excluded"]:
         where = "left out" if result["left_out"] else "still in the data, and in the list"
-        echo(f"excluded: {counted(excluded, 'row')}, {where}")
-    if unclear := result["unclear"]:
-        echo(f"unclear: {counted(unclear, 'row')}, left as before")
+        echo(f"excluded: {counted(result['excluded'], 'row')}, {where}")
+    if result["unclear"]:
+        echo(f"unclear: {counted(result['unclear'], 'row')}, left as before")
     if result["listed"] is not None:
         echo(f"list of excluded, unclear and noted rows: {result['listed']}")
 
 
+def _plan_retraining(
+    audit: Audit, plan: Plan, decided: Mapping[int, Decision], options: Mapping[str, Any]
+) -> Retraining:
+    from noiseproof.audit.retrain import plan_retraining
+
+    with training_exits("Stopped."):
+        return plan_retraining(audit, plan.changes, decided, becomes=plan.becomes, **options)
+
+
 def _retrain(planned: Retraining, written: Path, shown: bool) -> Comparison:
+    epochs = 2 * planned.settings.epochs
+    is_shown = shown and planned.estimator is None
     with training_exits("Stopped."):
         try:
-            if planned.estimator is not None:
-                return planned.run()
-            with training_progress(2 * planned.settings.epochs, shown) as progress:
+            with training_progress(epochs, is_shown) as progress:
                 return planned.run(progress)
         except BaseException:
             say(f"The corrected data is written to {written}; the retraining is not finished.")
@@ -399,19 +348,19 @@ def _show_comparison(comparison: Comparison | None) -> None:
         f"\n{comparison.method} on {comparison.train_rows} rows, tested on {comparison.held_rows}"
         " held-out ones"
     )
-    rows = [
-        ("given labels", f"{comparison.before:.4f}", f"{comparison.before_by_given:.4f}"),
-        ("corrected labels", f"{comparison.after:.4f}", f"{comparison.after_by_given:.4f}"),
-    ]
-    if comparison.f1 is None:
-        show(("trained on", "accuracy", "by the given labels"), rows)
-    else:
-        f1 = (f"{value:.4f}" for value in comparison.f1)
-        header = ("trained on", "rows without an error", "by the given labels", "micro F1")
-        show(header, [(*row, value) for row, value in zip(rows, f1, strict=True)])
+    head = ["trained on", "accuracy", "by the given labels"]
+    before = [comparison.before, comparison.before_by_given]
+    after = [comparison.after, comparison.after_by_given]
+    if comparison.f1 is not None:
+        head = ["trained on", "rows without an error", "by the given labels", "micro F1"]
+        before.append(comparison.f1[0])
+        after.append(comparison.f1[1])
+    rows = [("given labels", before), ("corrected labels", after)]
+    show(head, [(name, *(f"{value:.4f}" for value in values)) for name, values in rows])
     echo(
         f"difference: {comparison.after - comparison.before:+.4f}, 95 % interval {low:+.4f} to"
         f" {high:+.4f}"
     )
     if comparison.warning:
         say(f"warning: {comparison.warning}")
+    return None

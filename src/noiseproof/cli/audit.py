@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from noiseproof.cli.main import YOUR_DATA, app
-from noiseproof.cli.options import columns, names, on_machine, on_training
+from noiseproof.cli.options import columns, names, on_machine, on_training, option
 from noiseproof.cli.show import (
     AsJson,
     echo,
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from noiseproof.audit import LabelReport
-    from noiseproof.core.messages import Progress
 
 BEGAN = clock.perf_counter()
-SHOWN = 10
+SHOWN = 10  # of the worst labels
+INTERRUPTED = "interrupted, nothing was written."
 EXPORTS = {  # file or folder that is written, by tool
     "label-studio": "label-studio.json",
     "argilla": "argilla",
@@ -42,7 +42,8 @@ EXPORTS = {  # file or folder that is written, by tool
     "coco": "coco.json",
     "imagefolder": "imagefolder",
 }
-AGAIN_OPTIONS = (
+# options of --again; all others are as in the earlier audit
+OF_AGAIN = (
     "data",
     "again",
     "export",
@@ -55,184 +56,11 @@ AGAIN_OPTIONS = (
 )
 # of Python
 ARGUMENTS = {"group": "--groups", "header=False": "--no-header", "mode": "--fast or --thorough"}
-COLUMNS, MODELS = "Columns of a table", "From other models"  # panels of the help
-
-
-def option(text: str, panel: str | None = None, **options: Any) -> Any:
-    return typer.Option(help=text, rich_help_panel=panel, **options)
+OTHER_MODELS = "From other models"  # a panel of the help
 
 
 def column(text: str, several: bool = False) -> Any:
-    return option(text, COLUMNS, autocompletion=columns(several))
-
-
-Data = Annotated[
-    str | None,
-    typer.Argument(
-        help=(
-            "A .csv, .tsv, .parquet, .jsonl, .xlsx or .arrow file, a folder of pictures by class,"
-            " .npy or .npz, labels from Label Studio, Argilla, CVAT, FiftyOne or COCO; with --again"
-            " the folder of an audit."
-        )
-    ),
-]
-Label = Annotated[str | None, column("Column of the given labels.", several=True)]
-MultiLabel = Annotated[
-    str | None,
-    option(
-        "Rows have several labels: their separator in the label column (--multi-label='|' for a|b),"
-        " or columns where --label a,b,c names columns of 1 and 0.",
-        COLUMNS,
-    ),
-]
-Text = Annotated[str | None, column("Column of texts to audit by.")]
-Id = Annotated[str | None, column("Column of row ids.")]
-Groups = Annotated[
-    str | None, column("Column of groups, such as patients: never split between folds.")
-]
-Time = Annotated[str | None, column("Column of numbers or dates: folds are blocks of time.")]
-Annotators = Annotated[
-    str | None, column("Columns with the labels of several annotators: a,b,c.", several=True)
-]
-Annotations = Annotated[
-    str | None,
-    option(
-        "A table of their labels instead, with the columns row (or the --id), annotator and label."
-    ),
-]
-ConsensusOption = Annotated[
-    str,
-    option(
-        "The label of several annotators where there is none: majority, dawid-skene or pooled.",
-        autocompletion=names(more=("majority", "dawid-skene", "pooled")),
-    ),
-]
-NoHeader = Annotated[
-    bool,
-    typer.Option(
-        "--no-header",
-        help="The file has no names of columns: they are 0, 1, …",
-        rich_help_panel=COLUMNS,
-    ),
-]
-Ignore = Annotated[str | None, column("Columns to hide from the models: a,b,c.", several=True)]
-Trusted = Annotated[
-    str | None,
-    option(
-        "Labels known to be right: a column of yes and no, a table of more rows, or a .npy file."
-    ),
-]
-Test = Annotated[
-    str | None,
-    option("A test set to compare with: a table of the same columns, or a folder of pictures."),
-]
-Labels = Annotated[
-    str | None, option("A .npy file of labels, beside arrays or predictions.", MODELS)
-]
-PredProbs = Annotated[
-    str | None,
-    option(
-        "A .npy file or a table (N, K) of another model's out-of-sample probabilities: nothing is"
-        " trained.",
-        MODELS,
-    ),
-]
-Embeddings = Annotated[
-    str | None,
-    option("A .npy file or a table (N, F) of features, instead of the built-in ones.", MODELS),
-]
-FeaturesOption = Annotated[
-    str | None,
-    option(
-        "Features of texts or pictures, of `noiseproof features`: tfidf, timm:NAME, …",
-        MODELS,
-        autocompletion=names("features"),
-    ),
-]
-Classes = Annotated[
-    str | None,
-    option(
-        "Names of all classes, in the order of their numbers, or of the columns of --pred-probs:"
-        " a,b."
-    ),
-]
-Fast = Annotated[
-    bool,
-    typer.Option(
-        "--fast/--thorough", help="Follow one training, or judge each row by models of other folds."
-    ),
-]
-Out = Annotated[str, option("Folder of the results; must be new or empty.")]
-Force = Annotated[
-    bool,
-    typer.Option("--force", help="Replace an earlier audit in that folder; no decision is lost."),
-]
-CsvSafe = Annotated[
-    bool,
-    typer.Option(
-        help="An apostrophe before cells of issues.csv that are formulas in spreadsheets."
-    ),
-]
-Again = Annotated[
-    bool,
-    typer.Option(
-        "--again", help="Learn from the decisions on an audit, and rank its other labels anew."
-    ),
-]
-Export = Annotated[
-    str | None,
-    option(
-        f"Also write for other tools, one or more of {', '.join(EXPORTS)}: a,b.",
-        autocompletion=names(more=EXPORTS, several=True),
-    ),
-]
-Seed = Annotated[int, typer.Option(min=0, help="Seed of features, folds, weights and batches.")]
-Method = Annotated[
-    str | None,
-    on_training("A robust method of `noiseproof methods`.", autocompletion=names("methods")),
-]
-Model = Annotated[
-    str | None,
-    on_training(
-        "trees, network, both, lightgbm, xgboost, catboost, or a backbone of `noiseproof models`.",
-        autocompletion=names("judges"),
-    ),
-]
-Estimator = Annotated[
-    str | None,
-    on_training("A scikit-learn classifier to judge by: sklearn.ensemble:RandomForestClassifier."),
-]
-Epochs = Annotated[int | None, on_training("Passes over the data.", min=1)]
-Folds = Annotated[
-    int | None,
-    on_training(
-        "Parts of the data, each judged by models of the others; 5, or 3 from 100000 rows on.",
-        min=2,
-    ),
-]
-Goal = Annotated[
-    str,
-    option(
-        "What the labels called wrong should achieve: f1, precision=0.9, recall=0.9, or budget=300"
-        " (rows)."
-    ),
-]
-IssueTypes = Annotated[
-    str | None,
-    option(
-        "Issue types to look for beside wrong labels: all, or a,b; by default those that are"
-        " quick.",
-        autocompletion=names("issues", more=["all"], several=True),
-    ),
-]
-Engine = Annotated[str, on_machine("Where folds and searches run: local or ray.")]
-Address = Annotated[
-    str | None, on_machine("Address of a Ray cluster, or auto; by default one is started.")
-]
-Device = Annotated[str | None, on_machine("cpu, cuda or mps; by default the best available.")]
-Threads = Annotated[
-    int | None, on_machine("Threads, by default as many as the data occupies.", min=1)
-]
+    return option(text, panel="Columns of a table", complete=columns(several))
 
 
 @app.command(
@@ -240,27 +68,10 @@ Threads = Annotated[
         "audit data.csv --label y",
         "audit reviews.csv --label mood --text review --fast",
         "audit photos/ --export label-studio,fiftyone",
-        "audit x.npy --labels y.npy --out audit-x",
         "audit --labels y.npy --pred-probs p.npy",
-        "audit data.xlsx --label y --id name --pred-probs p.csv",
-        "audit data.parquet --label y --groups patient --time visit --trusted checked --ignore"
-        " weight_kg",
-        "audit data.csv --label y --id name --annotators ann,bob --classes cat,dog --folds 10"
-        " --seed 1 --force --json",
-        "audit data.csv --id name --annotations votes.csv --consensus dawid-skene",
-        "audit mails.csv --label kind --embeddings mails.npy --method gce --model mlp:hidden=[64]"
-        " --epochs 20",
-        "audit iris.csv --label 4 --no-header",
-        "audit data.csv --label y --model trees",
-        "audit data.csv --label y --estimator sklearn.ensemble:RandomForestClassifier",
-        "audit data.csv --label y --goal precision=0.9",
-        "audit data.csv --label y --issues all",
-        "audit train.csv --label y --test test.csv",
-        "audit photos/ --features timm:resnet18 --device cuda --threads 8",
-        "audit data.parquet --label y --engine ray --address auto",
-        "audit data.csv --label y --no-csv-safe",
+        "audit data.parquet --label y --groups patient --ignore weight_kg --goal precision=0.9",
+        "audit data.csv --id name --annotators ann,bob --consensus dawid-skene",
         "audit songs.csv --label moods --multi-label='|'",
-        "audit songs.csv --label calm,sad,happy --multi-label columns",
         "audit audit/ --again",
     ),
     rich_help_panel=YOUR_DATA,
@@ -268,44 +79,149 @@ Threads = Annotated[
 @refusals(ARGUMENTS)
 def audit(
     context: typer.Context,
-    data: Data = None,
-    label: Label = None,
-    multi_label: MultiLabel = None,
-    text: Text = None,
-    id: Id = None,
-    groups: Groups = None,
-    time: Time = None,
-    annotators: Annotators = None,
-    annotations: Annotations = None,
-    consensus: ConsensusOption = "majority",
-    ignore: Ignore = None,
-    no_header: NoHeader = False,
-    trusted: Trusted = None,
-    test: Test = None,
-    labels: Labels = None,
-    pred_probs: PredProbs = None,
-    embeddings: Embeddings = None,
-    features: FeaturesOption = None,
-    classes: Classes = None,
-    fast: Fast = False,
-    out: Out = "audit",
-    force: Force = False,
-    csv_safe: CsvSafe = True,
-    again: Again = False,
-    goal: Goal = "f1",
-    issues: IssueTypes = None,
-    export: Export = None,
-    seed: Seed = 0,
+    data: Annotated[
+        str | None,
+        typer.Argument(
+            help="A .csv, .tsv, .parquet, .jsonl, .xlsx or .arrow file, a folder of pictures by"
+            " class, .npy or .npz, labels from Label Studio, Argilla, CVAT, FiftyOne or COCO; with"
+            " --again the folder of an audit."
+        ),
+    ] = None,
+    label: Annotated[str | None, column("Column of the given labels.", several=True)] = None,
+    multi_label: Annotated[
+        str | None,
+        column(
+            "Rows have several labels: their separator (--multi-label='|' for a|b), or columns"
+            " where --label a,b,c names columns of 1 and 0."
+        ),
+    ] = None,
+    text: Annotated[str | None, column("Column of texts to audit by.")] = None,
+    id: Annotated[str | None, column("Column of row ids.")] = None,
+    groups: Annotated[
+        str | None, column("Column of groups, such as patients: never split between folds.")
+    ] = None,
+    time: Annotated[
+        str | None, column("Column of numbers or dates: folds are blocks of time.")
+    ] = None,
+    annotators: Annotated[
+        str | None, column("Columns with the labels of several annotators: a,b,c.", several=True)
+    ] = None,
+    annotations: Annotated[
+        str | None,
+        option("A table of their labels: columns row (or the --id), annotator and label."),
+    ] = None,
+    consensus: Annotated[
+        str,
+        option(
+            "Label of several annotators: majority, dawid-skene or pooled.",
+            complete="majority dawid-skene pooled",
+        ),
+    ] = "majority",
+    ignore: Annotated[
+        str | None, column("Columns to hide from the models: a,b,c.", several=True)
+    ] = None,
+    no_header: Annotated[
+        bool,
+        option(
+            "The file has no names of columns: they are 0, 1, …",
+            "--no-header",
+            panel="Columns of a table",
+        ),
+    ] = False,
+    trusted: Annotated[
+        str | None, option("Right labels: a column of yes and no, a table, or a .npy file.")
+    ] = None,
+    test: Annotated[
+        str | None, option("A test set to compare with: a table or a folder of pictures.")
+    ] = None,
+    labels: Annotated[
+        str | None,
+        option("A .npy file of labels, with arrays or predictions.", panel=OTHER_MODELS),
+    ] = None,
+    pred_probs: Annotated[
+        str | None,
+        option(
+            "Another model's out-of-sample probabilities (N, K), .npy or a table: no training.",
+            panel=OTHER_MODELS,
+        ),
+    ] = None,
+    embeddings: Annotated[
+        str | None,
+        option("Features (N, F), .npy or a table, for the built-in ones.", panel=OTHER_MODELS),
+    ] = None,
+    features: Annotated[
+        str | None,
+        option(
+            "Features of texts or pictures, of `noiseproof features`: tfidf, …",
+            panel=OTHER_MODELS,
+            complete=names("features"),
+        ),
+    ] = None,
+    classes: Annotated[
+        str | None, option("Names of all classes, in the order of their numbers: a,b.")
+    ] = None,
+    fast: Annotated[
+        bool,
+        option("Follow one training, or judge each row by other folds.", "--fast/--thorough"),
+    ] = False,
+    out: Annotated[str, option("Folder of the results; must be new or empty.")] = "audit",
+    force: Annotated[
+        bool, option("Replace an earlier audit in that folder; no decision is lost.", "--force")
+    ] = False,
+    csv_safe: Annotated[bool, option("Put an apostrophe before formulas in issues.csv.")] = True,
+    again: Annotated[
+        bool, option("Learn from the decisions on an audit, and rank its other labels.", "--again")
+    ] = False,
+    goal: Annotated[
+        str, option("What to call wrong: f1, precision=0.9, recall=0.9 or budget=300 (rows).")
+    ] = "f1",
+    issues: Annotated[
+        str | None,
+        option(
+            "Issue types to look for as well: all, or a,b; by default the quick ones.",
+            complete=names("issues", more=["all"], several=True),
+        ),
+    ] = None,
+    export: Annotated[
+        str | None,
+        option(
+            f"Also write for {', '.join(EXPORTS)}: a,b.",
+            complete=names(more=EXPORTS, several=True),
+        ),
+    ] = None,
+    seed: Annotated[int, option("Seed of features, folds, weights and batches.", min=0)] = 0,
     as_json: AsJson = False,
-    method: Method = None,
-    model: Model = None,
-    estimator: Estimator = None,
-    epochs: Epochs = None,
-    folds: Folds = None,
-    engine: Engine = "local",
-    address: Address = None,
-    device: Device = None,
-    threads: Threads = None,
+    method: Annotated[
+        str | None,
+        on_training("A robust method of `noiseproof methods`.", complete=names("methods")),
+    ] = None,
+    model: Annotated[
+        str | None,
+        on_training(
+            "trees, network, both, lightgbm, xgboost, catboost, or one of `noiseproof models`.",
+            complete=names("judges"),
+        ),
+    ] = None,
+    estimator: Annotated[
+        str | None,
+        on_training("A scikit-learn classifier: sklearn.ensemble:RandomForestClassifier."),
+    ] = None,
+    epochs: Annotated[int | None, on_training("Passes over the data.", min=1)] = None,
+    folds: Annotated[
+        int | None,
+        on_training("Parts of the data, each judged by models of the others.", min=2),
+    ] = None,
+    engine: Annotated[str, on_machine("Where folds and searches run: local or ray.")] = "local",
+    address: Annotated[
+        str | None, on_machine("Address of a Ray cluster, or auto; by default one is started.")
+    ] = None,
+    device: Annotated[
+        str | None, on_machine("cpu, cuda or mps; by default the best available.")
+    ] = None,
+    threads: Annotated[
+        int | None,
+        on_machine("Threads, by default as many as the data occupies.", min=1),
+    ] = None,
 ) -> None:
     """Find the wrong labels of a dataset, with a score, a suggested label and a reason for each."""
     exports = _exports(export, engine, address)
@@ -342,28 +258,32 @@ def audit(
         "goal": goal,
         "issues": issues,
         "device": device,
+        "seed": seed,
     }
     with _machine(engine, address, threads):
-        report = _run(data, source, options, seed, exports, out)
+        report = _run(data, source, options, exports, out)
     out, files = _save(report, out, force, exports, csv_safe)
-    return (
-        show_json({"folder": out, "files": files, **report.summary()})
-        if as_json
-        else _show(report, files, out)
-    )
+    if as_json:
+        return show_json({"folder": out, "files": files, **report.summary()})
+    return _show(report, files, out)
 
 
 def _exports(export: str | None, engine: str, address: str | None) -> list[str]:
-    """The tools to write for; refuses unknown ones, and an engine that does not exist, before torch
-    is imported.
+    """Return the tools to write for; refuse unknown ones, and an engine that does not exist, before
+    torch is imported.
     """
     from noiseproof.core.cluster import check_engine
 
     check_engine(engine, address)
     exports = _words(export)
-    if unknown := [name for name in exports if name not in EXPORTS]:
+    unknown = [name for name in exports if name not in EXPORTS]
+    if unknown:
         raise ValueError(f"Expected --export of {', '.join(EXPORTS)}, got {', '.join(unknown)}.")
     return exports
+
+
+def _words(value: str | None) -> list[str]:
+    return [word.strip() for word in (value or "").split(",") if word.strip()]
 
 
 def _audit_again(
@@ -377,35 +297,29 @@ def _audit_again(
     """
     from pathlib import Path
 
-    folder, device = context.params["data"], context.params["device"]
-    given = [
-        parameter.opts[0]
+    folder = context.params["data"]
+    sources = {
+        parameter.opts[0]: context.get_parameter_source(str(parameter.name))
         for parameter in context.command.params
-        if parameter.name not in AGAIN_OPTIONS
-        and (source := context.get_parameter_source(str(parameter.name))) is not None
-        and source.name == "COMMANDLINE"
-    ]
+        if parameter.name not in OF_AGAIN
+    }
+    given = [name for name, source in sources.items() if source and source.name == "COMMANDLINE"]
     if folder is None:
         raise ValueError(
-            "Expected the folder of an audit beside --again, got none: noiseproof audit audit/"
+            "Expected the folder of an audit with --again, got none: noiseproof audit audit/"
             " --again."
         )
     if given:
         raise ValueError(
-            f"Expected no {', '.join(given)} beside --again: all options are those of the audit in"
+            f"Expected no {', '.join(given)} with --again: all options are as in the audit in"
             f" {folder}. Leave them out, or audit the data without --again."
         )
     from noiseproof.audit.again import audit_again
     from noiseproof.audit.decisions import find_decisions, read_decisions
     from noiseproof.audit.files import FILES, read_audit
 
-    interrupted = "interrupted, nothing was written."
-    try:
-        with machine, training_exits(interrupted), _progress() as progress:
-            report = audit_again(folder, device=device, progress=progress)
-    except KeyboardInterrupt:  # while the data was read
-        say(interrupted)
-        raise typer.Exit(130) from None
+    with machine, _interruptible(), stage_progress() as progress:
+        report = audit_again(folder, device=context.params["device"], progress=progress)
     files = [Path(folder, name) for name in FILES] + _export(report, folder, True, exports)
     saved = read_audit(folder)
     if as_json:
@@ -416,6 +330,16 @@ def _audit_again(
     issues = saved.issues.loc[saved.issues["is_label_issue"], "row"]
     decided = issues.isin(list(read_decisions(find_decisions(folder))))
     return echo(f"undecided: {int((~decided).sum())} of {len(issues)} issues")
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    try:
+        with training_exits(INTERRUPTED):
+            yield
+    except KeyboardInterrupt:  # while the data was read
+        say(INTERRUPTED)
+        raise typer.Exit(130) from None
 
 
 def _check(data: str | None, source: dict[str, Any], out: str, force: bool, goal: str) -> None:
@@ -462,7 +386,6 @@ def _run(
     data: str | None,
     source: dict[str, Any],
     options: dict[str, Any],
-    seed: int,
     exports: Sequence[str],
     out: str,
 ) -> LabelReport:
@@ -473,26 +396,23 @@ def _run(
     from noiseproof.judge.evidence.gather import check_models
 
     check_models(options["method"], options["model"], options["estimator"])
-    interrupted = "interrupted, nothing was written."
-    try:
-        with training_exits(interrupted), _progress() as progress:
-            imported = clock.perf_counter()
-            rows = read_rows(data, **source, seed=seed, progress=progress, cache=cache_beside(out))
-            for tool in exports:
-                TOOLS[tool]().check(rows.source)
-            command = shlex.join(["noiseproof", *sys.argv[1:]])
-            report = audit(rows, **options, seed=seed, progress=progress, command=command)
-            report.seconds["starting"] = round(imported - BEGAN, 3)
-            return report
-    except KeyboardInterrupt:  # while the data was read
-        say(interrupted)
-        raise typer.Exit(130) from None
+    imported = clock.perf_counter()
+    with _interruptible(), stage_progress() as progress:
+        rows = read_rows(
+            data, **source, seed=options["seed"], progress=progress, cache=cache_beside(out)
+        )
+        for tool in exports:
+            TOOLS[tool]().check(rows.source)
+        command = shlex.join(["noiseproof", *sys.argv[1:]])
+        report = audit(rows, **options, progress=progress, command=command)
+    report.seconds["starting"] = round(imported - BEGAN, 3)
+    return report
 
 
 def _save(
     report: LabelReport, out: str, force: bool, exports: Sequence[str], csv_safe: bool
 ) -> tuple[str, list[Path]]:
-    """Write the results to ``out``, or beside it if it was taken during the audit; return the
+    """Write the results to ``out``, or next to it if it was taken during the audit; return the
     folder and the files.
     """
     from noiseproof.audit.decisions import BadDecisions
@@ -500,7 +420,8 @@ def _save(
     try:
         files = report.save(out, force=force, csv_safe=csv_safe, tell=say)
     except (FileExistsError, BadDecisions):  # the work of an hour is not thrown away
-        taken, out = out, _sibling(out)
+        taken = out
+        out = _new_folder(taken)
         files = report.save(out, csv_safe=csv_safe, tell=say)
         say(
             f"{taken} was taken during the audit, by another one or by a review: the results are in"
@@ -515,42 +436,65 @@ def _export(report: LabelReport, out: str, force: bool, exports: Sequence[str]) 
     return [report.export(tool, Path(out, EXPORTS[tool]), force=force) for tool in exports]
 
 
-def _words(value: str | None) -> list[str]:
-    return [word.strip() for word in value.split(",") if word.strip()] if value else []
-
-
-def _sibling(out: str) -> str:
-    """Make a new folder beside ``out``: audit-1, audit-2, …"""
+def _new_folder(taken: str) -> str:
+    """Make the first new folder of audit-1, audit-2, … and return its path."""
+    from itertools import count
     from pathlib import Path
 
-    path, n = Path(out) if Path(out).name not in ("", "..") else Path(out).resolve(), 1
-    while True:
-        try:
-            (other := path.with_name(f"{path.name}-{n}")).mkdir(parents=True)
-        except FileExistsError:
-            n += 1
-        else:
+    path = Path(taken)
+    if path.name in ("", ".."):
+        path = path.resolve()
+    for number in count(1):
+        other = path.with_name(f"{path.name}-{number}")
+        if not other.exists():
+            other.mkdir(parents=True)
             return str(other)
+    raise AssertionError
 
 
 def _show(report: LabelReport, files: Sequence[Path], out: str) -> None:
     summary = report.summary()
     echo(f"{summary['rows']} rows of {len(summary['classes'])} classes. {summary['verdict']}")
-    if assumption := summary["assumption"]:
+    if summary["assumption"]:
         from noiseproof.audit.measure.design import FIRST_QUESTIONS
 
         rows = min(FIRST_QUESTIONS, summary["rows"])
         measure = f"noiseproof review {shlex.quote(out)} --measure {rows}"
-        echo(f"{assumption}. {rows} answers measure it and set the cut: {measure}")
-    if pairs := summary["worst_pairs"][:5]:
+        echo(f"{summary['assumption']}. {rows} answers measure it and set the cut: {measure}")
+    pairs = [
+        (plain(p["given"]), plain(p["suggested"]), str(p["issues"]), f"{p['probability']:.3f}")
+        for p in summary["worst_pairs"][:5]
+    ]
+    if pairs:
         echo("\nworst pairs")
-        cells = [
-            (plain(p["given"]), plain(p["suggested"]), str(p["issues"]), f"{p['probability']:.3f}")
-            for p in pairs
-        ]
-        show(("given", "should be", "issues", "P(given | should be)"), cells)
-    data, labels, order = report.data, report.label_issues, report.order
-    worst = (order if data.decided is None else order[data.decided[order] < 0])[:SHOWN]
+        show(("given", "should be", "issues", "P(given | should be)"), pairs)
+    _show_worst(report)
+    if report.data.labels.votes is not None:
+        echo(report.annotator_quality.headline(report.data.classes))
+    _show_issues(report, summary)
+    for skipped in summary["skipped"]:
+        first = ", ".join(report.data.source.row_names(skipped["rows"][:5]))
+        if skipped["count"] > 5:
+            first += " …"
+        echo(f"skipped: {counted(skipped['count'], 'row')} ({first}): {skipped['reason']}")
+    for note in summary["notes"]:
+        echo(f"note: {note}")
+    models = ", ".join(f"{m['name']} {m['weight']:.0%}" for m in summary["models"])
+    if models:
+        echo(f"models: {models}")
+    echo(f"time: {sum(summary['seconds'].values()):.1f} s")
+    echo(f"files: {', '.join(map(str, files))}")
+    following = _without_leaking(report, summary, out)
+    echo(f"next: {following or f'noiseproof review {shlex.quote(out)}'}")
+
+
+def _show_worst(report: LabelReport) -> None:
+    data = report.data
+    labels = report.label_issues
+    worst = report.order
+    if data.decided is not None:
+        worst = worst[data.decided[worst] < 0]
+    worst = worst[:SHOWN]
     none = "" if labels.is_issue[worst].any() else ", none of them an issue"
     echo(f"\nworst labels{none}")
     rows = [
@@ -565,32 +509,41 @@ def _show(report: LabelReport, files: Sequence[Path], out: str) -> None:
     ]
     show(("row", "quality", "given", "suggested", "why"), rows)
     echo()
-    if data.labels.votes is not None:
-        echo(report.annotator_quality.headline(data.classes))
-    _show_issues(report, summary)
-    for skipped in summary["skipped"]:
-        first = ", ".join(report.data.source.row_names(skipped["rows"][:5])) + (
-            " …" if skipped["count"] > 5 else ""
-        )
-        echo(f"skipped: {counted(skipped['count'], 'row')} ({first}): {skipped['reason']}")
-    for note in summary["notes"]:
-        echo(f"note: {note}")
-    if models := ", ".join(f"{m['name']} {m['weight']:.0%}" for m in summary["models"]):
-        echo(f"models: {models}")
-    echo(f"time: {sum(summary['seconds'].values()):.1f} s")
-    echo(f"files: {', '.join(map(str, files))}")
-    echo(
-        f"next: {_without_leaking(report, summary, out) or f'noiseproof review {shlex.quote(out)}'}"
-    )
+
+
+def _show_issues(report: LabelReport, summary: Mapping[str, Any]) -> None:
+    """Show a line for each issue type with findings, what needs action first."""
+    from noiseproof.judge.evidence.gather import MOST_CELLS
+    from noiseproof.judge.issues.base import NEEDS_ACTION
+
+    for issue in sorted(report.issues, key=lambda issue: -issue.score):
+        line = issue.headline(summary)
+        if not line:
+            continue
+        if issue.score < NEEDS_ACTION:
+            echo(f"also {line}")
+        elif issue.fixes:
+            echo(f"{line} [apply --fix {issue.name}]")
+        else:
+            echo(line)
+    absent = [
+        issue.name
+        for issue in report.issues
+        if issue.name != "label" and not issue.headline(summary)
+    ]
+    if absent:
+        seen = f" (columns of {MOST_CELLS} rows)" if summary["rows"] > MOST_CELLS else ""
+        echo(f"not found: {', '.join(absent)}{seen}")
 
 
 def _without_leaking(report: LabelReport, summary: Mapping[str, Any], out: str) -> str:
-    """The command of the audit without columns that predict the label alone; empty where no option
-    leaves them out.
+    """Return the command of the audit without columns that predict the label alone; empty where no
+    option leaves them out.
     """
     from noiseproof.judge.issues.leakage import can_ignore, leaking_columns
 
-    leaking, command = leaking_columns(summary), report.config["command"]
+    leaking = leaking_columns(summary)
+    command = report.config["command"]
     if not leaking or not command or not can_ignore(report.data):
         return ""
     words = []
@@ -602,34 +555,3 @@ def _without_leaking(report: LabelReport, summary: Mapping[str, Any], out: str) 
             words.append(word)
     ignored = ",".join([*(report.config["ignore"] or ()), *leaking])
     return shlex.join([*words, "--ignore", ignored, "--out", out, "--force"])
-
-
-def _show_issues(report: LabelReport, summary: Mapping[str, Any]) -> None:
-    """Show a line for each issue type that was found, what needs action first."""
-    from noiseproof.judge.evidence.gather import MOST_CELLS
-    from noiseproof.judge.issues.base import NEEDS_ACTION
-
-    lines = {issue.name: issue.headline(summary) for issue in report.issues}
-    for issue in sorted(report.issues, key=lambda issue: -issue.score):
-        if line := lines[issue.name]:
-            needs_action = issue.score >= NEEDS_ACTION
-            fix = f" [apply --fix {issue.name}]" if issue.fixes and needs_action else ""
-            echo(f"{'' if needs_action else 'also '}{line}{fix}")
-    if absent := ", ".join(name for name, line in lines.items() if not line and name != "label"):
-        seen = f" (columns of {MOST_CELLS} rows)" if summary["rows"] > MOST_CELLS else ""
-        echo(f"not found: {absent}{seen}")
-
-
-def _progress() -> AbstractContextManager[Progress]:
-    """Report progress: a bar on a terminal, else a line for each stage and one every ten
-    seconds.
-    """
-    reported: dict[str, float] = {}
-
-    def report(stage: str, done: int, total: int | None) -> None:
-        now = clock.monotonic()
-        if stage not in reported or now - reported[stage] > 10:
-            reported[stage] = now
-            say(f"{stage} {done}/{total}")
-
-    return stage_progress(report, "TimeElapsedColumn", "TimeRemainingColumn")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -28,6 +29,7 @@ from noiseproof.cli.options import (
     names,
     on_machine,
     on_training,
+    option,
 )
 from noiseproof.cli.show import (
     AsJson,
@@ -58,16 +60,7 @@ app.add_typer(bench_app, name="bench", rich_help_panel=TRAINING)
 RESUMES = " The same command resumes."
 # what the runs of one entry may differ in
 HIDDEN = ("seed", "noise_seed", "samples", "weights", "measures")
-Spec = Annotated[
-    str,
-    typer.Argument(
-        help="A TOML file of [[experiment]] blocks, or a table of `bench table`.",
-        autocompletion=names("tables"),
-    ),
-]
-Left = Annotated[
-    bool, typer.Option("--left", help="Leave out runs whose results come with noiseproof.")
-]
+Left = Annotated[bool, option("Leave out runs whose results come with noiseproof.", "--left")]
 
 
 @bench_app.command(
@@ -75,42 +68,39 @@ Left = Annotated[
     epilog=examples(
         "bench run sweep.toml",
         "bench run ln-table1 --only mnist --dry-run",
+        "bench run ln-table1 --only mnist --seeds 2 --precision bf16 --left --at-once 16",
         "bench run sweep.toml --engine processes --workers 8",
-        "bench run sweep.toml --engine ray --address auto --gpus 0.25",
-        "bench run ln-table1 --only mnist --seeds 2 --precision bf16 --accelerator cuda --data-dir"
-        " /srv/data",
-        "bench run sweep.toml --results mine --threads 2 --retry-failed --json",
-        "bench run bias-table-a2 --only fashion-mnist --epochs 50 --dry-run",
-        "bench run ln-table1 --only mnist --precision bf16 --left --engine processes --workers 3"
-        " --at-once 16",
+        "bench run sweep.toml --engine ray --address auto",
     ),
 )
 @refusals()
 @training_exits(then=RESUMES)
 def bench_run(
-    spec: Spec,
+    spec: Annotated[
+        str,
+        typer.Argument(
+            help="A TOML file of [[experiment]] blocks, or a table of `bench table`.",
+            autocompletion=names("tables"),
+        ),
+    ],
     results: ResultsDir = "results",
     only: Only = None,
     seeds: TableSeeds = None,
     precision: AllPrecision = None,
     epochs: AllEpochs = None,
     left: Left = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what would run and for how long.")
-    ] = False,
+    dry_run: Annotated[bool, option("Show what would run and for how long.", "--dry-run")] = False,
     engine: Engine = "local",
     retry_failed: RetryFailed = False,
     data_dir: DataDir = None,
     as_json: AsJson = False,
     workers: Workers = None,
-    threads: Annotated[
-        int, on_machine("Threads of each run; another number may change its last digits.", min=1)
-    ] = 1,
     accelerator: Accelerator = "auto",
     at_once: Annotated[
         int | None,
         on_machine(
-            "Runs side by side in each process; by default one, or what a GPU holds (local).", min=1
+            "Runs at the same time in each process; by default one, or what a GPU holds (local).",
+            min=1,
         ),
     ] = None,
     address: Annotated[
@@ -121,23 +111,20 @@ def bench_run(
     ] = None,
 ) -> None:
     """Run the experiments of a file or a table that have no result yet; interrupted runs resume."""
-    # by default runs side by side share eight queues
+    # by default concurrent runs share eight queues
     os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
     from noiseproof.bench import run_all
     from noiseproof.bench.engines import check_engine
 
     check_engine(engine, workers, address, gpus, at_once)  # in a dry run, too
-    experiments = _experiments(spec, only, seeds, data_dir, precision, epochs, left=left)
+    experiments = _experiments(spec, only, seeds, precision, epochs, data_dir=data_dir, left=left)
     if dry_run:
-        return _show_plan(
-            experiments, results, data_dir, accelerator, threads, retry_failed, as_json
-        )
+        return _show_plan(experiments, results, data_dir, accelerator, retry_failed, as_json)
     made = run_all(
         experiments,
         results,
         engine=engine,
         workers=workers,
-        threads=threads,
         accelerator=accelerator,
         at_once=at_once,
         data_dir=data_dir,
@@ -162,7 +149,6 @@ def _show_plan(
     results: str,
     data_dir: str | None,
     accelerator: str,
-    threads: int,
     retry_failed: bool,
     as_json: bool,
 ) -> None:
@@ -177,7 +163,6 @@ def _show_plan(
         todo,
         data_dir=data_dir,
         accelerator=accelerator,
-        threads=threads,
         progress=_announce,
     )
     if as_json:
@@ -188,13 +173,14 @@ def _show_plan(
     kinds: dict[tuple[str, ...], list[float | None]] = {}
     for run, kind in zip(todo, values, strict=True):
         kinds.setdefault(kind, []).append(expected[run])
-    rows = [
-        (*kind, str(len(seconds)), "diverges" if seconds[0] is None else duration(seconds[0]))
-        for kind, seconds in kinds.items()
-    ]
+    rows = []
+    for kind, (seconds, *others) in kinds.items():
+        each = "diverges" if seconds is None else duration(seconds)
+        rows.append((*kind, str(1 + len(others)), each))
     show((*columns, "runs", "a run"), rows)
     total = duration(sum(seconds or 0.0 for seconds in expected.values()))
-    ended_counts = ", ".join(f"{list(states.values()).count(state)} {state}" for state in ended)
+    counts = Counter(states.values())
+    ended_counts = ", ".join(f"{counts[state]} {state}" for state in ended)
     return echo(
         f"{counted(len(todo), 'run')} to do, {ended_counts}; about {total} one after another on"
         " this machine"
@@ -212,13 +198,13 @@ def _announce(run: Experiment, number: int, total: int) -> None:
 def _distinguish(
     experiments: Iterable[Experiment], *columns: str, hidden: Sequence[str] = ()
 ) -> tuple[list[str], list[tuple[str, ...]]]:
-    """Names and values of ``columns``, and of what else differs between experiments that agree in
-    these.
+    """Return names and values of ``columns``, and of what else differs between experiments that
+    agree in these.
     """
-    flat = [
-        fields.pop("settings") | fields
-        for fields in (experiment.as_dict() for experiment in experiments)
-    ]
+    flat = []
+    for experiment in experiments:
+        fields = experiment.as_dict()
+        flat.append(fields.pop("settings") | fields)
     groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for one in flat:
         groups.setdefault(tuple(one[name] for name in columns), []).append(one)
@@ -244,12 +230,8 @@ def _show_progress(
     "status",
     epilog=examples(
         "bench status",
-        "bench status sweep.toml",
         "bench status sweep.toml --json",
-        "bench status ln-table1 --only mnist --seeds 2 --precision bf16 --results mine --data-dir"
-        " /srv/data",
-        "bench status bias-table-a2 --epochs 50",
-        "bench status bias-table-a2 --precision bf16 --left",
+        "bench status ln-table1 --only mnist --seeds 2 --precision bf16 --results mine",
     ),
 )
 @refusals()
@@ -275,50 +257,59 @@ def bench_status(
     Without one: how many cells of each table were rerun, and how many runs are left for `bench run
     TABLE --left`.
     """
-    from collections import Counter
-
     from noiseproof.bench import status
-    from noiseproof.bench.reruns import count_cells, rerun_cells
     from noiseproof.bench.results import holder
-    from noiseproof.bench.tables import list_tables, load_table
+    from noiseproof.bench.tables import list_tables
 
     if spec is None:
         _need_table(
             only=only, seeds=seeds, precision=precision, epochs=epochs, left=left, data_dir=data_dir
         )
         return _show_left(results, as_json)
-    states = status(
-        _experiments(spec, only, seeds, data_dir, precision, epochs, check_runs=False, left=left),
-        results,
+    experiments = _experiments(
+        spec, only, seeds, precision, epochs, data_dir=data_dir, check_runs=False, left=left
     )
-    running = {
-        e: holder(Path(results), e.key) or {} for e, state in states.items() if state == "running"
+    states = status(experiments, results)
+    holders = {
+        run: holder(Path(results), run.key) or {}
+        for run, state in states.items()
+        if state == "running"
     }
     if as_json:
         return show_json(
             [
-                {"key": e.key, "status": state, "holder": running.get(e), **e.as_dict()}
-                for e, state in states.items()
+                {"key": run.key, "status": state, "holder": holders.get(run), **run.as_dict()}
+                for run, state in states.items()
             ]
         )
-    by = {e: f"running, process {one['pid']} on {one['host']}" for e, one in running.items() if one}
     columns, values = _distinguish(states, "dataset", "noise", "method", "seed", hidden=HIDDEN[2:])
-    rows = [
-        (e.key, by.get(e, state), *rest)
-        for (e, state), rest in zip(states.items(), values, strict=True)
-    ]
+    rows = []
+    for (run, state), rest in zip(states.items(), values, strict=True):
+        if holders.get(run):
+            state = f"running, process {holders[run]['pid']} on {holders[run]['host']}"
+        rows.append((run.key, state, *rest))
     show(("key", "status", *columns), rows)
     echo(", ".join(f"{count} {state}" for state, count in Counter(states.values()).items()))
     if spec in list_tables():
-        table = load_table(spec).only(*only or ()).with_epochs(epochs)
-        cells = count_cells(table, rerun_cells(table, precision))
-        of_runs = f" with {counted(epochs, 'epoch')}" if epochs else ""
-        echo(
-            f"Reruns that noiseproof has (`bench table {spec}`){of_runs}: {cells.rerun} of"
-            f" {cells.runnable} cells that can run, {cells.with_all_seeds} with all seeds of the"
-            " paper" + "; --left leaves their runs out" * (cells.rerun > 0 and not left)
-        )
+        _show_reruns(spec, only, precision, epochs, left)
     return None
+
+
+def _show_reruns(
+    spec: str, only: Sequence[str] | None, precision: str | None, epochs: int | None, left: bool
+) -> None:
+    from noiseproof.bench.reruns import count_cells, rerun_cells
+    from noiseproof.bench.tables import load_table
+
+    table = load_table(spec).only(*only or ()).with_epochs(epochs)
+    cells = count_cells(table, rerun_cells(table, precision))
+    of_runs = f" with {counted(epochs, 'epoch')}" if epochs else ""
+    remedy = "; --left leaves their runs out" if cells.rerun and not left else ""
+    echo(
+        f"Reruns that noiseproof has (`bench table {spec}`){of_runs}: {cells.rerun} of"
+        f" {cells.runnable} cells that can run, {cells.with_all_seeds} with all seeds of the"
+        f" paper{remedy}"
+    )
 
 
 def _show_left(results: str, as_json: bool) -> None:
@@ -329,29 +320,27 @@ def _show_left(results: str, as_json: bool) -> None:
     names = ("published", "runnable", "rerun", "with_all_seeds")
     lines: list[dict[str, Any]] = []
     for id, counts in count_all().items():
-        states = list(status(runs_left(load_table(id)), results).values())
-        left = len(states) - states.count("done") - states.count("failed")
+        states = Counter(status(runs_left(load_table(id)), results).values())
+        left = states.total() - states["done"] - states["failed"]
         lines.append({"id": id, **{name: getattr(counts, name) for name in names}, "left": left})
     if as_json:
         return show_json(lines)
-    return show(
-        ("id", "cells", "can run", "rerun", "with all seeds", "runs left"),
-        [[*map(str, one.values())] for one in lines],
-    )
+    head = ("id", "cells", "can run", "rerun", "with all seeds", "runs left")
+    return show(head, [[*map(str, one.values())] for one in lines])
 
 
 def _experiments(
     spec: str,
     only: Sequence[str] | None,
     seeds: int | None,
-    data_dir: str | None,
     precision: str | None,
-    epochs: int | None = None,
+    epochs: int | None,
+    *,
+    data_dir: str | None = None,
     check_runs: bool = True,
     left: bool = False,
 ) -> list[Experiment]:
-    import difflib
-
+    """Return the runs of a file or of a table; ``left`` leaves out those with a rerun."""
     from noiseproof.bench import check, load_experiments
     from noiseproof.bench.reruns import without_reruns
     from noiseproof.bench.tables import list_tables, load_table
@@ -360,28 +349,7 @@ def _experiments(
         table = load_table(spec).only(*only or ()).with_epochs(epochs)
         experiments = _runs_of(table, seeds, data_dir, precision, check_runs, left)
     else:
-        if (near := difflib.get_close_matches(spec, list_tables(), n=3)) and not Path(
-            spec
-        ).exists():
-            raise ValueError(
-                f"Expected a file or a table, got {spec!r}. Did you mean {' or '.join(near)}?"
-            )
-        in_file = {
-            "--seeds": seeds and f"seed = {list(range(seeds))}",
-            "--epochs": epochs and f"epochs = {epochs}",
-        }
-        for option, line in {"--only": "" if only else None, **in_file}.items():
-            if line is not None:
-                remedy = f" Write `{line}` in the file." if line else " Leave it out."
-                raise ValueError(
-                    f"Expected a table of `noiseproof bench table` for {option}, got"
-                    f" {spec!r}.{remedy}"
-                )
-        if not Path(spec).is_file():
-            raise ValueError(
-                f"Expected a file or a table of `noiseproof bench table`, got {spec!r}, which is"
-                f" neither.{near_file(Path(spec))}"
-            )
+        _check_file(spec, only, seeds, epochs)
         experiments = load_experiments(spec, data_dir=data_dir, check_runs=check_runs and not left)
     if precision:  # runs that differed only in this become one
         experiments = list(
@@ -396,6 +364,38 @@ def _experiments(
     return experiments
 
 
+def _check_file(
+    spec: str, only: Sequence[str] | None, seeds: int | None, epochs: int | None
+) -> None:
+    """Refuse what is neither a table nor a file, and options of tables with a file."""
+    import difflib
+
+    from noiseproof.bench.tables import list_tables
+
+    path = Path(spec)
+    near = difflib.get_close_matches(spec, list_tables(), n=3)
+    if near and not path.exists():
+        raise ValueError(
+            f"Expected a file or a table, got {spec!r}. Did you mean {' or '.join(near)}?"
+        )
+    remedies = {}
+    if only:
+        remedies["--only"] = "Leave it out."
+    if seeds:
+        remedies["--seeds"] = f"Write `seed = {list(range(seeds))}` in the file."
+    if epochs:
+        remedies["--epochs"] = f"Write `epochs = {epochs}` in the file."
+    for given, remedy in remedies.items():
+        raise ValueError(
+            f"Expected a table of `noiseproof bench table` for {given}, got {spec!r}. {remedy}"
+        )
+    if not path.is_file():
+        raise ValueError(
+            f"Expected a file or a table of `noiseproof bench table`, got {spec!r}, which is"
+            f" neither.{near_file(path)}"
+        )
+
+
 def _runs_of(
     table: PaperTable,
     seeds: int | None,
@@ -404,7 +404,7 @@ def _runs_of(
     check_runs: bool,
     left: bool,
 ) -> list[Experiment]:
-    """The runs of a table that can be made here; with ``left`` those without a rerun, in
+    """Return the runs of a table that can be made here; with ``left`` those without a rerun, in
     ``precision`` or in any.
     """
     from noiseproof.bench import check
@@ -419,11 +419,12 @@ def _runs_of(
         )
     chosen = range(seeds) if seeds else None
     experiments = runs_left(table, chosen, precision) if left else table.experiments(chosen)
-    if experiments and check_runs:
-        experiments, without_data = with_data(experiments, data_dir)
-        for dataset, message in without_data.items():
-            say(f"Left out: the runs on {dataset}. {message}")
-        check(experiments, data_dir)
+    if not experiments or not check_runs:
+        return experiments
+    experiments, without_data = with_data(experiments, data_dir)
+    for dataset, message in without_data.items():
+        say(f"Left out: the runs on {dataset}. {message}")
+    check(experiments, data_dir)
     return experiments
 
 
@@ -433,9 +434,7 @@ def _runs_of(
         "bench table",
         "bench table ln-table1 --only mnist",
         "bench table sln-table1 --only SLN,SLN-MO --only symmetric --format markdown",
-        "bench table ln-table1 --results mine --seeds 2 --precision bf16 --json",
         "bench table --worst 20 --format csv",
-        "bench table bias-table-a2 --only fashion-mnist --epochs 50",
         "bench table sweep.toml --results mine",
     ),
 )
@@ -455,19 +454,19 @@ def bench_table(
     epochs: AllEpochs = None,
     format: Annotated[
         str,
-        typer.Option(
-            help="text, csv (with all digits), markdown, latex or html.",
-            autocompletion=names(more=("text", "csv", "markdown", "latex", "html")),
+        option(
+            "text, csv (with all digits), markdown, latex or html.",
+            complete="text csv markdown latex html",
         ),
     ] = "text",
     worst: Annotated[
         int | None,
-        typer.Option(min=1, help="Of all tables, this number of reruns that differ most, by |z|."),
+        option("Of all tables, this number of reruns that differ most, by |z|.", min=1),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show a table of the papers with our reruns and your results beside it, or the ranking of a
-    sweep of your own.
+    """Show a table of the papers with our reruns and your results, or the ranking of a sweep of
+    your own.
 
     z is the difference of the means in standard errors; asterisks mark what is bold in the paper.
     Without a table: how many cells of each were published, can run and were rerun, with all seeds
@@ -477,22 +476,28 @@ def bench_table(
 
     if format not in ("text", "csv", *FORMATS):
         raise ValueError(f"Expected a --format of text, csv, {', '.join(FORMATS)}, got {format!r}.")
+    form = "json" if as_json else format
     if id is None:
-        _need_table(
-            results=results != "results", only=only, seeds=seeds, precision=precision, epochs=epochs
-        )
-        return _show_worst(worst, format, as_json) if worst else _show_counts(format, as_json)
+        changed = results != "results"
+        _need_table(results=changed, only=only, seeds=seeds, precision=precision, epochs=epochs)
+        return _show_worst(worst, form) if worst else _show_counts(form)
     if worst:
-        raise ValueError(
-            f"Expected no table beside --worst, which is about all of them, got {id!r}."
-        )
+        raise ValueError(f"Expected no table with --worst, which is about all of them, got {id!r}.")
     if id not in list_tables() and id.endswith(".toml"):
-        sweep = _experiments(id, only, seeds, None, precision, epochs, check_runs=False)
-        return _show_sweep(sweep, results, format, as_json)
+        sweep = _experiments(id, only, seeds, precision, epochs, check_runs=False)
+        return _show_sweep(sweep, results, form)
     table = load_table(id).only(*only or ())
-    return _show_paper_table(
-        table, results, range(seeds) if seeds else None, precision, epochs, format, as_json
-    )
+    chosen = range(seeds) if seeds else None
+    return _show_paper_table(table, results, chosen, precision, epochs, form)
+
+
+def _need_table(**options: object) -> None:
+    given = [f"--{name.replace('_', '-')}" for name, value in options.items() if value]
+    if given:
+        raise ValueError(
+            f"Expected a table with {' and '.join(given)}, got none. `noiseproof bench table`"
+            " lists them."
+        )
 
 
 def _show_paper_table(
@@ -501,8 +506,7 @@ def _show_paper_table(
     seeds: Iterable[int] | None,
     precision: str | None,
     epochs: int | None,
-    format: str,
-    as_json: bool,
+    form: str,
 ) -> None:
     from noiseproof.bench import read_results
     from noiseproof.bench.reruns import explain, rerun_cells
@@ -516,58 +520,53 @@ def _show_paper_table(
 
     if not Path(results).exists():
         say(f"There are no results of yours in {results}/: published numbers and reruns are shown.")
-    found = read_results(results, _say_damaged)
-    yours = compare_cells(table.with_epochs(epochs), found, seeds, precision)
+    known = read_results(results, _say_damaged)
+    yours = compare_cells(table.with_epochs(epochs), known, seeds, precision)
     reruns = rerun_cells(table, precision)  # of what was published, whatever the epochs of yours
-    if as_json or format == "csv":
-        records = [
-            _record(table, *pair, flat=not as_json) for pair in zip(yours, reruns, strict=True)
-        ]
-        return show_json(records) if as_json else show_csv(records)
-    if format != "text":
-        return echo(render(table, yours, reruns, format), nl=False)
+    if form in ("json", "csv"):
+        both = zip(yours, reruns, strict=True)
+        return _show_records(form, [_record(table, *pair, flat=form == "csv") for pair in both])
+    if form != "text":
+        return echo(render(table, yours, reruns, form), nl=False)
     columns, rows = lines(yours, reruns)
     echo(heading(table))
     show(columns, rows)
     return echo("\n".join([*notes(table, yours, reruns), *explain(table, reruns)]))
 
 
-def _need_table(**options: object) -> None:
-    if given := [f"--{name.replace('_', '-')}" for name, value in options.items() if value]:
-        raise ValueError(
-            f"Expected a table beside {' and '.join(given)}, got none. `noiseproof bench table`"
-            " lists them."
-        )
+def _show_records(form: str, records: Sequence[Mapping[str, Any]]) -> None:
+    if form == "json":
+        show_json(records)
+    else:
+        show_csv(records)
 
 
-def _show_worst(count: int, format: str, as_json: bool) -> None:
+def _show_worst(count: int, form: str) -> None:
     from noiseproof.bench.reruns import find_diagnosis, largest_differences
     from noiseproof.bench.tables import CellComparison, lines
 
-    found = [
-        (table, CellComparison(rerun.cell), rerun) for table, rerun in largest_differences(count)
-    ]
-    if as_json or format == "csv":
-        return (show_json if as_json else show_csv)(
-            [_record(*one, flat=not as_json) for one in found]
-        )
-    columns, rows = lines([own for _, own, _ in found], [rerun for *_, rerun in found])
-    why = [(find_diagnosis(table, own.cell) or {}).get("sweep", "") for table, own, _ in found]
+    tables = []
+    reruns = []
+    for table, rerun in largest_differences(count):
+        tables.append(table)
+        reruns.append(rerun)
+    own = [CellComparison(rerun.cell) for rerun in reruns]
+    if form in ("json", "csv"):
+        compared = zip(tables, own, reruns, strict=True)
+        return _show_records(form, [_record(*one, flat=form == "csv") for one in compared])
+    columns, cells = lines(own, reruns)
+    rows = []
+    for table, rerun, texts in zip(tables, reruns, cells, strict=True):
+        why = find_diagnosis(table, rerun.cell) or {}
+        rows.append((table.id, *texts, why.get("sweep", "")))
     head = ("table", *columns, "experiment on why")
-    rows = [
-        (table.id, *row, sweep) for (table, *_), row, sweep in zip(found, rows, why, strict=True)
-    ]
-    return (
-        show(head, rows)
-        if format == "text"
-        else _export(format, "The largest differences", head, rows, left=4)
-    )
+    return _show_table(form, "The largest differences", head, rows, left=4)
 
 
 def _record(
     table: PaperTable, own: CellComparison, rerun: CellComparison, flat: bool
 ) -> dict[str, Any]:
-    """A cell for programs: with all that is known of its runs, or ``flat`` for CSV."""
+    """Return a cell for programs: with all that is known of its runs, or ``flat`` for CSV."""
     from noiseproof.bench.reruns import find_diagnosis
 
     why = find_diagnosis(table, rerun.cell) or {}
@@ -576,9 +575,9 @@ def _record(
         names = ("mean", "spread", "z", "seeds", "failed", "precision", "epochs")
         runs = {f"{whose}_{name}": one[name] for whose, one in runs.items() for name in names}
         runs["rerun_commits"] = " ".join(rerun.commits)
-    of_table = {"table": table.id, "statistic": table.statistic}
     return {
-        **of_table,
+        "table": table.id,
+        "statistic": table.statistic,
         **own.cell.as_dict(),
         **runs,
         "diagnosis": why.get("finding"),
@@ -586,7 +585,7 @@ def _record(
     }
 
 
-def _show_counts(format: str, as_json: bool) -> None:
+def _show_counts(form: str) -> None:
     from functools import reduce
     from operator import add
 
@@ -595,66 +594,51 @@ def _show_counts(format: str, as_json: bool) -> None:
 
     counts = count_all()
     tables = {id: load_table(id) for id in counts}
-    if as_json or format == "csv":
-        return (show_json if as_json else show_csv)(
-            [
-                {
-                    "id": id,
-                    "paper": t.paper,
-                    "table": t.number,
-                    "title": t.title,
-                    "runs": t.runs,
-                    **vars(counts[id]),
-                }
-                for id, t in tables.items()
-            ]
-        )
-    rows = [(id, tables[id].title, one) for id, one in counts.items()]
-    rows.append(("all", "", reduce(add, counts.values())))
+    if form in ("json", "csv"):
+        records = []
+        for id, table in tables.items():
+            about = {"paper": table.paper, "table": table.number, "title": table.title}
+            records.append({"id": id, **about, "runs": table.runs, **vars(counts[id])})
+        return _show_records(form, records)
+    titles = {id: table.title for id, table in tables.items()} | {"all": ""}
+    counts["all"] = reduce(add, counts.values())
+    rows = []
+    for id, one in counts.items():
+        numbers = (one.published, one.runnable, one.rerun, one.with_all_seeds)
+        agree = f"{one.within} of {one.judged}"
+        rows.append((id, titles[id], *map(str, numbers), agree))
     head = ("id", "what it shows", "cells", "can run", "rerun", "with all seeds", "|z| ≤ 2")
-    texts = [
-        (
-            id,
-            title,
-            *map(
-                str,
-                (c.published, c.runnable, c.rerun, c.with_all_seeds, f"{c.within} of {c.judged}"),
-            ),
-        )
-        for id, title, c in rows
-    ]
-    return (
-        show(head, texts)
-        if format == "text"
-        else _export(format, "The papers' tables", head, texts, left=2)
-    )
+    return _show_table(form, "The papers' tables", head, rows, left=2)
 
 
-def _export(
-    format: str,
+def _show_table(
+    form: str,
     title: str,
     head: Sequence[str],
     rows: Iterable[Sequence[str]],
     notes: Sequence[str] = (),
     left: int = 1,
 ) -> None:
+    """Print a table as text or in a format of documents; its first columns, ``left`` of them, are
+    texts.
+    """
     from noiseproof.bench.tables import document
 
-    echo(document(format, title, head, rows, notes, texts=left))
+    if form == "text":
+        return show(head, [*rows])
+    return echo(document(form, title, head, rows, notes, texts=left))
 
 
-def _show_sweep(
-    experiments: Sequence[Experiment], results: str, format: str, as_json: bool
-) -> None:
+def _show_sweep(experiments: Sequence[Experiment], results: str, form: str) -> None:
     from noiseproof.bench import read_results
     from noiseproof.bench.ranking import NOTE, data_of, summarise_sweep
 
     if not any(Path(results).glob("*.json")):
         say(f"There are no results in {results}/. Make them with `noiseproof bench run`.")
     groups = summarise_sweep(experiments, read_results(results, _say_damaged))
-    if as_json:
+    if form == "json":
         return show_json([dataclasses.asdict(group) for group in groups])
-    if format == "csv":
+    if form == "csv":
         return _show_sweep_csv(groups)
     columns, texts = _distinguish(
         (data_of(g.entries[0].run) for g in groups), "dataset", "noise", hidden=HIDDEN
@@ -664,23 +648,22 @@ def _show_sweep(
         names, values = _distinguish(
             (entry.run for entry in group.entries), "method", hidden=HIDDEN
         )
-        rows = [
-            (
-                *value,
-                _mean(entry.place.mean, entry.std),
-                _p(entry.place.p),
-                _seeds(entry.place, entry.wanted),
-            )
-            for entry, value in zip(group.entries, values, strict=True)
-        ]
+        rows = []
+        for entry, value in zip(group.entries, values, strict=True):
+            mean = "" if entry.place.mean is None else f"{entry.place.mean:.4f}"
+            if entry.std is not None:
+                mean += f" ± {entry.std:.4f}"
+            seeds = f"{entry.place.seeds}/{entry.wanted}"
+            if entry.place.failed:
+                seeds += f", {entry.place.failed} failed"
+            rows.append((*value, mean, _p(entry.place.p), seeds))
         head = (*names, group.metric.replace("_", " "), "p against the first", "seeds")
-        if format == "text":
+        if form == "text":
             echo(title)
-            show(head, rows)
+        _show_table(form, title, head, rows, [group.recommendation, NOTE], left=len(names))
+        if form == "text":
             echo(group.recommendation + "\n")
-        else:
-            _export(format, title, head, rows, [group.recommendation, NOTE], left=len(names))
-    return echo(NOTE) if format == "text" else None
+    return echo(NOTE) if form == "text" else None
 
 
 def _show_sweep_csv(groups: Sequence[Group]) -> None:
@@ -705,16 +688,10 @@ def _show_sweep_csv(groups: Sequence[Group]) -> None:
     )
 
 
-def _mean(mean: float | None, std: float | None) -> str:
-    return "" if mean is None else f"{mean:.4f}" + ("" if std is None else f" ± {std:.4f}")
-
-
 def _p(p: float | None) -> str:
-    return "" if p is None else "< 0.001" if p < 0.001 else f"{p:.3f}"
-
-
-def _seeds(place: Place, wanted: int) -> str:
-    return f"{place.seeds}/{wanted}" + f", {place.failed} failed" * (place.failed > 0)
+    if p is None:
+        return ""
+    return "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
 @bench_app.command(
@@ -724,11 +701,7 @@ def _seeds(place: Place, wanted: int) -> str:
         "bench compare --data my.csv --label kind --test checked.csv --methods ce,gce:q=0.5,sln-mo"
         " --seeds 10",
         "bench compare --data mails.csv --text body --label kind --epochs 20",
-        "bench compare --data digits --noise symmetric:rate=0.4 --retry-failed --json",
-        "bench compare --data my.csv --label kind --missing impute --model mlp:hidden=[64]"
-        " --results mine",
-        "bench compare --data mnist --data-dir /srv/data --engine processes --workers 4"
-        " --accelerator cpu",
+        "bench compare --data digits --noise symmetric:rate=0.4 --engine processes --workers 4",
     ),
 )
 @refusals(  # a table's spec is made of these
@@ -738,33 +711,27 @@ def _seeds(place: Place, wanted: int) -> str:
 @training_exits(then=RESUMES)
 def bench_compare(
     data: Annotated[
-        str, typer.Option(help="A .csv, .tsv or .parquet file; without --label a dataset by name.")
+        str, option("A .csv, .tsv or .parquet file; without --label a dataset by name.")
     ],
-    label: Annotated[
-        str | None, typer.Option(help="The column of the labels.", autocompletion=columns())
-    ] = None,
+    label: Annotated[str | None, option("The column of the labels.", complete=columns())] = None,
     text: Annotated[
-        str | None,
-        typer.Option(help="The column of texts, if the input is text.", autocompletion=columns()),
+        str | None, option("The column of texts, if the input is text.", complete=columns())
     ] = None,
-    test: Annotated[
-        str | None, typer.Option(help="A file to test on; default: a fifth of the rows.")
-    ] = None,
+    test: Annotated[str | None, option("A file to test on; default: a fifth of the rows.")] = None,
     missing: Annotated[
-        str | None, typer.Option(help="refuse (default) or impute missing values of a table.")
+        str | None, option("refuse (default) or impute missing values of a table.")
     ] = None,
     noise: Annotated[
-        str,
-        typer.Option(help="Noise to add to the training labels.", autocompletion=names("noises")),
+        str, option("Noise to add to the training labels.", complete=names("noises"))
     ] = "none",
     methods: Annotated[
         str | None,
-        typer.Option(
-            help="Methods, separated by commas; default: seven kinds.",
-            autocompletion=names("methods", several=True),
+        option(
+            "Methods, separated by commas; default: seven kinds.",
+            complete=names("methods", several=True),
         ),
     ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Runs of each method.")] = 5,
+    seeds: Annotated[int, option("Runs of each method.", min=1)] = 5,
     results: ResultsDir = "results",
     engine: Engine = "local",
     retry_failed: RetryFailed = False,
@@ -773,7 +740,6 @@ def bench_compare(
     model: Annotated[str, on_training("A backbone of `noiseproof models`.")] = "auto",
     epochs: Annotated[int, on_training("Passes over the data.", min=1)] = 100,
     workers: Workers = None,
-    accelerator: Accelerator = "auto",
 ) -> None:
     """Rank methods on your own data: accuracy after the last epoch with confidence intervals, time
     and memory.
@@ -787,18 +753,17 @@ def bench_compare(
 
     if text is not None and missing is not None:
         raise ValueError(
-            "Expected no --missing beside --text, since it is about columns of a table. Leave it"
-            " out."
+            "Expected no --missing with --text, since it is about columns of a table. Leave it out."
         )
     dataset, notes = data, list[str]()
     if label is not None:
-        options: dict[str, Any] = (
-            {"text": text} if text is not None else {"missing": missing or "refuse"}
-        )
+        options: dict[str, Any] = {"text": text}
+        if text is None:
+            options = {"missing": missing or "refuse"}
         dataset, notes = split_table(data, label, results, test=test, **options)
     elif test or text or missing or data.endswith((".csv", ".tsv", ".gz", ".parquet", ".pq")):
         raise ValueError(
-            "Expected --label, the column of labels, beside a file, --test, --text or --missing."
+            "Expected --label, the column of labels, with a file, --test, --text or --missing."
         )
     ranking = compare_methods(
         dataset,
@@ -808,7 +773,6 @@ def bench_compare(
         seeds=seeds,
         settings=Settings(model=model, epochs=epochs),
         data_dir=data_dir,
-        accelerator=accelerator,
         engine=engine,
         workers=workers,
         retry_failed=retry_failed,
@@ -820,10 +784,8 @@ def bench_compare(
         return show_json(
             {"ranking": places, "notes": notes, "recommendation": ranking.recommendation}
         )
-    show(
-        ("method", "accuracy", "95 %", "p against the first", "seeds", "s a run", "MB"),
-        [_place_row(place) for place in ranking.places],
-    )
+    head = ("method", "accuracy", "95 %", "p against the first", "seeds", "s a run", "MB")
+    show(head, [_place_row(place) for place in ranking.places])
     return echo("\n".join([*notes, ranking.recommendation]))
 
 
@@ -845,14 +807,8 @@ def _place_row(place: Place) -> tuple[str, ...]:
         "bench search 'gce:q=[0.1,0.3,0.5]' --noise symmetric:rate=0.4",
         "bench search 'ln:tau=[0.1,0.5,1],lam=[0.1,0.5,1]' --dataset mnist --protocol ln",
         "bench search ln-table1 --only mnist --only 'symmetric 40 %' --precision bf16",
-        "bench search ln --noise symmetric:rate=0.4",
         "bench search 'sln:sigma=[0.1,0.2,0.5,1]' --dataset cifar10 --protocol sln --full",
         "bench search 'ln:tau=0.1..1,lam=log 0.1..10' --noise symmetric:rate=0.4 --trials 30",
-        "bench search 'gce:q=[0.3,0.7]' --model mlp:hidden=[64] --epochs 20 --validation 0.2"
-        " --seeds 5 --json",
-        "bench search 'gce:q=[0.3,0.7]' --dataset mnist --data-dir /srv/data --results mine"
-        " --accelerator cpu",
-        "bench search 'gce:q=[0.3,0.7]' --engine processes --workers 4 --retry-failed",
     ),
 )
 @refusals()
@@ -862,40 +818,29 @@ def bench_search(
         list[str],
         typer.Argument(
             metavar="GRID",
-            help=(
-                "Methods with lists of values, or with --trials ranges; ln or sln: all grids of"
-                " that paper; "
-                "a table of the papers: the grids of its cells, on their data."
-            ),
+            help="Methods with lists of values, or with --trials ranges; ln or sln: all grids of"
+            " that paper; a table of the papers: the grids of its cells, on their data.",
         ),
     ],
     only: Only = None,
     dataset: Annotated[
         str | None,
-        typer.Option(
-            help="Of `noiseproof data list`; default: digits.", autocompletion=names("datasets")
-        ),
+        option("Of `noiseproof data list`; default: digits.", complete=names("datasets")),
     ] = None,
     noise: Annotated[
         str | None,
-        typer.Option(
-            help="Noise to add to the training labels; default: none.",
-            autocompletion=names("noises"),
-        ),
+        option("Noise to add to the training labels; default: none.", complete=names("noises")),
     ] = None,
     validation: Annotated[
-        float, typer.Option(min=0, help="Share of the noisy rows to hold out and choose by.")
+        float, option("Share of the noisy rows to hold out and choose by.", min=0)
     ] = 0.1,
     full: Annotated[
-        bool,
-        typer.Option("--full", help="Train the chosen point on all rows, as the SLN paper does."),
+        bool, option("Train the chosen point on all rows, as the SLN paper does.", "--full")
     ] = False,
     seeds: Annotated[
-        int, typer.Option(min=1, help="Runs of the chosen point; the search uses the first seed.")
+        int, option("Runs of the chosen point; the search uses the first seed.", min=1)
     ] = 5,
-    trials: Annotated[
-        int | None, typer.Option(min=1, help="Number of points, chosen by Optuna.")
-    ] = None,
+    trials: Annotated[int | None, option("Number of points, chosen by Optuna.", min=1)] = None,
     results: ResultsDir = "results",
     engine: Engine = "local",
     retry_failed: RetryFailed = False,
@@ -906,18 +851,13 @@ def bench_search(
     epochs: Epochs = None,
     precision: Annotated[str, on_training("32, bf16 or 64.")] = "32",
     workers: Workers = None,
-    accelerator: Accelerator = "auto",
 ) -> None:
     """Choose a method's parameters by the accuracy on held-out noisy rows with one seed; then train
     with all seeds.
     """
     from noiseproof.bench.search import make_grids, search_all
 
-    given = {
-        name: value
-        for name, value in {"model": model, "epochs": epochs}.items()
-        if value is not None
-    }
+    given: dict[str, Any] = {"model": model, "epochs": epochs}
     runs = make_grids(
         grids,
         only=only or (),
@@ -926,7 +866,7 @@ def bench_search(
         paper=protocol,
         validation=validation,
         precision=precision,
-        **given,
+        **{name: value for name, value in given.items() if value is not None},
     )
     searches = search_all(
         runs,
@@ -936,7 +876,6 @@ def bench_search(
         trials=trials,
         engine=engine,
         workers=workers,
-        accelerator=accelerator,
         data_dir=data_dir,
         retry_failed=retry_failed,
         progress=_show_progress,
@@ -954,17 +893,17 @@ def bench_search(
 
 
 def _show_search(search: SearchResult) -> None:
-    points = sorted(search.validation.items(), key=lambda point: -(point[1] or 0))
-    rows = [(m, f"failed: {search.errors[m]}" if a is None else f"{a:.4f}") for m, a in points]
-    show(
-        ("method", "noisy validation"),
-        rows + [(method, "stopped early") for method in search.pruned],
-    )
-    spread = "" if search.std is None else f" ± {search.std:.4f} (standard deviation)"
-    error = next((result["error"] for result in search.results if result["error"]), "")
-    failed = f", {counted(search.failed, 'run')} failed ({error})" * (search.failed > 0)
-    accuracy = (
-        f"{search.measured_on} {search.mean:.4f}{spread},"
-        f" {counted(len(search.accuracies), 'seed')}{failed}"
-    )
-    echo(f"{search.method}: {accuracy}")
+    rows = []
+    for method, accuracy in sorted(search.validation.items(), key=lambda point: -(point[1] or 0)):
+        failed = accuracy is None
+        rows.append((method, f"failed: {search.errors[method]}" if failed else f"{accuracy:.4f}"))
+    rows += [(method, "stopped early") for method in search.pruned]
+    show(("method", "noisy validation"), rows)
+    text = f"{search.method}: {search.measured_on} {search.mean:.4f}"
+    if search.std is not None:
+        text += f" ± {search.std:.4f} (standard deviation)"
+    text += f", {counted(len(search.accuracies), 'seed')}"
+    if search.failed:
+        error = next((result["error"] for result in search.results if result["error"]), "")
+        text += f", {counted(search.failed, 'run')} failed ({error})"
+    echo(text)

@@ -5,7 +5,7 @@ from typing import Annotated, Any, cast
 import typer
 
 from noiseproof.cli.main import LISTS, TRAINING, app
-from noiseproof.cli.options import names
+from noiseproof.cli.options import names, option
 from noiseproof.cli.show import (
     AsJson,
     describe,
@@ -21,6 +21,8 @@ from noiseproof.cli.show import (
     signature,
 )
 
+HEAD_CLASSES = 10  # of the linear head that the listed weights of a model include
+
 
 @app.command(
     epilog=examples("losses", "losses --presets", "losses --json | jq '.[].name'"),
@@ -29,7 +31,7 @@ from noiseproof.cli.show import (
 @refusals()
 def losses(
     presets: Annotated[
-        bool, typer.Option("--presets", help="List the settings of the papers instead.")
+        bool, option("List the settings of the papers instead.", "--presets")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -42,34 +44,30 @@ def losses(
     from noiseproof.losses import LOSSES, describe
     from noiseproof.papers import loss_presets
 
+    listed: list[Any]
     if presets:
-        if as_json:
-            return show_json(
-                [
-                    {"preset": f"{a}@{b}", "holds_for": data, "loss": c}
-                    for a, b, data, c in loss_presets()
-                ]
-            )
-        rows = [
-            (f"{loss}@{paper}", pairs(data), spec) for loss, paper, data, spec in loss_presets()
+        listed = [
+            {"preset": f"{loss}@{paper}", "holds_for": data, "loss": spec}
+            for loss, paper, data, spec in loss_presets()
         ]
-        return show(("preset", "holds for", "loss"), rows)
-    described = [describe(name) for name in sorted(LOSSES)]
+        cells = [[one["preset"], pairs(one["holds_for"]), one["loss"]] for one in listed]
+        head = ["preset", "holds for", "loss"]
+    else:
+        listed = [describe(name) for name in sorted(LOSSES)]
+        cells = [
+            [one["name"], pairs(one["parameters"]), one["formula"], one["source"]] for one in listed
+        ]
+        head = ["name", "parameters", "formula", "source"]
     if as_json:
-        return show_json(described)
-    cells = [
-        [loss["name"], pairs(loss["parameters"]), loss["formula"], loss["source"]]
-        for loss in described
-    ]
-    return show(("name", "parameters", "formula", "source"), cells)
+        return show_json(listed)
+    return show(head, cells)
 
 
 @app.command(
     epilog=examples(
         "calibrate gce --classes 1000",
         "calibrate agce:a=0.1,q=0.1 --classes 200 --like 10 --free a,q",
-        "calibrate '10*nce + 0.1*agce:a=1.8,q=3' --classes 200 --free nce.factor --json",
-        "calibrate gce --classes 1000 --like 10 --sigma 0.5",
+        "calibrate '10*nce + 0.1*agce:a=1.8,q=3' --classes 200 --free nce.factor",
     ),
     rich_help_panel=TRAINING,
 )
@@ -82,18 +80,12 @@ def calibrate(
             autocompletion=names("losses"),
         ),
     ],
-    classes: Annotated[int, typer.Option(help="The number of classes to calibrate for.")],
-    like: Annotated[
-        int, typer.Option(help="The number of classes that the loss is known to work for.")
-    ] = 100,
+    classes: Annotated[int, option("The number of classes to calibrate for.")],
+    like: Annotated[int, option("The number of classes that the loss is known to work for.")] = 100,
     free: Annotated[
         str | None,
-        typer.Option(help="The parameter to solve for (q), or a pair to get the curve of (a,q)."),
+        option("The parameter to solve for (q), or a pair to get the curve of (a,q)."),
     ] = None,
-    sigma: Annotated[
-        float, typer.Option(help="Standard deviation of the untrained network's logits.")
-    ] = 1.0,
-    as_json: AsJson = False,
 ) -> None:
     """Compute a loss's parameters for another number of classes, without training.
 
@@ -104,41 +96,27 @@ def calibrate(
     from noiseproof.losses import calibrate, expected_margin, get_loss, logit_bias
 
     before = get_loss(loss)
-    names: Any = tuple(name.strip() for name in free.split(",")) if free else None
-    fit = calibrate(
-        before, classes, like, free=names[0] if names and len(names) == 1 else names, sigma=sigma
-    )
-    bias, margin = max(0.0, logit_bias(classes, sigma=sigma)), expected_margin(classes, sigma=sigma)
-    if as_json:
-        return show_json(
-            {
-                "loss": fit.loss and str(fit.loss),
-                "params": fit.params,
-                "curve": fit.curve,
-                "classes": classes,
-                "like": {"loss": str(before), "classes": like},
-                "sigma": sigma,
-                "average_error": fit.error,
-                "logit_bias": bias,
-                "expected_margin": margin,
-                "note": fit.note,
-            }
-        )
+    solved: Any = None
+    if free:
+        solved = tuple(name.strip() for name in free.split(","))
+        if len(solved) == 1:
+            solved = solved[0]
+    fit = calibrate(before, classes, like, free=solved)
+    bias = max(0.0, logit_bias(classes))
     same = "" if fit.note else f", the same as {before} at {like} classes"
-    what = (
-        f"{'ε for any loss' if bias else 'none'}: the label's mean probability is"
-        f" {'above ' * (not bias)}0.15"
-    )
+    meaning = "none: the label's mean probability is above 0.15"
+    if bias:
+        meaning = "ε for any loss: the label's mean probability is 0.15"
     rows = [
-        *(
-            (k, plain(v), f"{plain(before.hyperparameters[k])} at {like} classes")
-            for k, v in fit.params.items()
-        ),
+        (name, plain(value), f"{plain(before.hyperparameters[name])} at {like} classes")
+        for name, value in fit.params.items()
+    ]
+    rows += [
         ("average error", plain(fit.error), f"⟨δ_k⟩(0){same} (bias paper, Eq. 3)"),
-        ("logit bias", plain(bias), f"{what} (bias paper, Eq. 4)"),
+        ("logit bias", plain(bias), f"{meaning} (bias paper, Eq. 4)"),
         (
             "expected margin",
-            plain(margin),
+            plain(expected_margin(classes)),
             "E[Δ_y] before training, exact (curriculum paper, Eq. 4)",
         ),
     ]
@@ -147,10 +125,8 @@ def calibrate(
     show((f"at {classes} classes", "value", "meaning"), rows)
     if fit.curve:
         echo()
-        show(
-            list(fit.curve[0]), [[plain(value) for value in point.values()] for point in fit.curve]
-        )
-    return None
+        points = [[plain(value) for value in point.values()] for point in fit.curve]
+        show(list(fit.curve[0]), points)
 
 
 @app.command(epilog=examples("noises", "noises --json | jq '.[].name'"), rich_help_panel=LISTS)
@@ -166,45 +142,31 @@ def noises(as_json: AsJson = False) -> None:
     list_registered(NOISES, as_json)
 
 
-@app.command(epilog=examples("models", "models --classes 100 --json"), rich_help_panel=LISTS)
+@app.command(epilog=examples("models", "models --json | jq '.[].name'"), rich_help_panel=LISTS)
 @refusals()
-def models(
-    classes: Annotated[
-        int, typer.Option(min=2, help="Classes of the linear head that the weights include.")
-    ] = 10,
-    as_json: AsJson = False,
-) -> None:
+def models(as_json: AsJson = False) -> None:
     """List every backbone with its number of weights, its features and its parameters."""
     import torch
 
     from noiseproof.models import MODELS
 
     described = [describe(MODELS, name) for name in sorted(MODELS)]
+    rows = []
     for model in described:
-        model |= {"classes": classes, "weights": None, "features": None}
+        model |= {"weights": None, "features": None}
+        weights, features = "", ""
         if not model["required"]:
             with torch.device("meta"):  # shapes alone: nothing is allocated or drawn
                 backbone = MODELS.create(model["name"])
-            model["features"] = backbone.num_features
-            model["weights"] = (
-                sum(p.numel() for p in backbone.parameters())
-                + (backbone.num_features + 1) * classes
-            )
+            count = sum(p.numel() for p in backbone.parameters())
+            count += (backbone.num_features + 1) * HEAD_CLASSES
+            model |= {"weights": count, "features": backbone.num_features}
+            weights, features = f"{count:,}", str(backbone.num_features)
+        rows.append((model["name"], weights, features, signature(model), model["summary"]))
     if as_json:
         return show_json(described)
-    rows = [
-        (
-            model["name"],
-            f"{model['weights']:,}" if model["weights"] else "",
-            str(model["features"] or ""),
-            signature(model),
-            model["summary"],
-        )
-        for model in described
-    ]
-    return show(
-        ("name", f"weights, {classes} classes", "features", "parameters", "what it is"), rows
-    )
+    head = ("name", f"weights, {HEAD_CLASSES} classes", "features", "parameters", "what it is")
+    return show(head, rows)
 
 
 @app.command(epilog=examples("features", "features --json | jq '.[].name'"), rich_help_panel=LISTS)
@@ -219,44 +181,30 @@ def features(as_json: AsJson = False) -> None:
     from noiseproof.data.features import FEATURES, get_extractor
 
     described: list[dict[str, Any]] = []
+    rows = []
     for name in sorted(FEATURES):
-        cls: Any = FEATURES[name]
-        weights = (
-            get_extractor(name, cls.kind).weights()
-            if cls.is_available() and not cls.loads_by_name
-            else None
-        )
+        kind = cast(Any, FEATURES[name])
+        licence, checksum = "", ""
+        if kind.is_available() and not kind.loads_by_name:
+            weights = get_extractor(name, kind.kind).weights()
+            if weights is not None:
+                licence, checksum = weights.licence, weights.sha256
         described.append(
             {
                 "name": name,
-                "for": cls.kind,
-                "installed": cls.is_available(),
-                "install": cls.extra,
-                "summary": cls.summary,
-                "licence": weights and weights.licence,
-                "sha256": weights and weights.sha256,
+                "for": kind.kind,
+                "installed": kind.is_available(),
+                "install": kind.extra,
+                "summary": kind.summary,
+                "licence": licence or None,
+                "sha256": checksum or None,
             }
         )
+        spelling = f"{name}:NAME" if kind.loads_by_name else name
+        state = "yes" if kind.is_available() else f"no, see noiseproof doctor: {kind.extra}"
+        rows.append((spelling, kind.kind, state, licence, checksum[:16], kind.summary))
     if as_json:
         return show_json(described)
-    rows = []
-    for thing in described:
-        name = (
-            f"{thing['name']}:NAME"
-            if cast(Any, FEATURES[thing["name"]]).loads_by_name
-            else thing["name"]
-        )
-        state = "yes" if thing["installed"] else f"no, see noiseproof doctor: {thing['install']}"
-        rows.append(
-            (
-                name,
-                thing["for"],
-                state,
-                thing["licence"] or "",
-                (thing["sha256"] or "")[:16],
-                thing["summary"],
-            )
-        )
     return show(("name", "for", "installed", "licence", "SHA-256", "what it is"), rows)
 
 

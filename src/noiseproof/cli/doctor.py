@@ -10,119 +10,85 @@ from typing import Any
 import typer
 
 from noiseproof.cli.main import INSTALLATION, app
-from noiseproof.cli.show import AsJson, DataDir, echo, examples, refusals, show, show_json
+from noiseproof.cli.show import AsJson, echo, examples, refusals, show, show_json
 from noiseproof.core.messages import counted, install_command
 
 NOT_FOR_USERS = ("dev", "docs")  # extras
 
 
 @app.command(
-    epilog=examples("doctor", "doctor --data-dir /srv/data --json | jq .problems"),
-    rich_help_panel=INSTALLATION,
+    epilog=examples("doctor", "doctor --json | jq .problems"), rich_help_panel=INSTALLATION
 )
 @refusals()
-def doctor(data_dir: DataDir = None, as_json: AsJson = False) -> None:
+def doctor(as_json: AsJson = False) -> None:
     """Show versions, devices, optional packages and the data folder, and what is wrong with them.
 
     The exit code is 1 where a package that noiseproof needs is missing or too old.
     """
-    packages, extras = _packages(), _extras()
-    problems = [
-        f"{package['name']}: {package['problem']}" for package in packages if package["problem"]
-    ]
-    # Nothing of ours can be imported without them.
-    devices, data = ([], {}) if problems else (_devices(), _data(data_dir))
+    own: str | None = metadata.version("noiseproof")
+    packages = [{"name": "noiseproof", "version": own, "wanted": "", "problem": ""}]
+    extras: dict[str, dict[str, Any]] = {}
+    for name, wanted, extra in _requirements():
+        version = _version(name)
+        if not extra:
+            problem = _problem(name, version, wanted)
+            packages.append(
+                {"name": name, "version": version, "wanted": wanted, "problem": problem}
+            )
+        elif extra not in NOT_FOR_USERS:
+            row = extras.setdefault(extra, {"name": extra, "installed": [], "missing": []})
+            row["installed" if version else "missing"].append(name)
+    problems = [f"{one['name']}: {one['problem']}" for one in packages if one["problem"]]
+    found: dict[str, Any] = {"packages": packages, "devices": [], "extras": list(extras.values())}
+    if not problems:  # else nothing of ours can be imported
+        found |= {"devices": _devices(), "data": _data()}
+    found["problems"] = problems
     if as_json:
-        show_json(
-            {
-                "packages": packages,
-                "devices": devices,
-                "extras": extras,
-                "data": data,
-                "problems": problems,
-            }
-        )
+        show_json(found)
     else:
-        where = (
-            f"{sys.executable}, {platform.system()} {platform.machine()},"
-            f" {counted(os.cpu_count() or 1, 'core')}"
-        )
-        echo(f"Python {platform.python_version()} ({where})\n")
-        show(
-            ("package", "version", "wanted", "problem"),
-            [(p["name"], p["version"] or "", p["wanted"], p["problem"]) for p in packages],
-        )
-        echo()
-        show(("device", "what it is"), [(device["name"], device["what"]) for device in devices])
-        echo()
-        show(
-            ("extra", "installed", "get it by"),
-            [
-                (e["name"], _state(e), install_command(e["name"]) * bool(e["missing"]))
-                for e in extras
-            ],
-        )
-        if data:
-            datasets = ", ".join(data["datasets"]) or "none; see noiseproof data list"
-            echo(f"\ndata folder: {data['folder']}\ndatasets there: {datasets}")
-        echo()
-        for line in [f"problem: {problem}" for problem in problems] or ["No problems found."]:
-            echo(line)
+        _show(found)
     if problems:
         raise typer.Exit(1)
 
 
-def _packages() -> list[dict[str, Any]]:
-    """Noiseproof and each package that it needs: its version, the versions wanted, and what is
-    wrong.
-    """
-    ours = {
-        "name": "noiseproof",
-        "version": metadata.version("noiseproof"),
-        "wanted": "",
-        "problem": "",
-    }
-    rows: list[dict[str, Any]] = [ours]
-    for name, wanted, extra in _requirements():
-        if not extra:
-            version = _version(name)
-            problem = (
-                ""
-                if version and _is_wanted(version, wanted)
-                else "is missing"
-                if version is None
-                else "too old"
-            )
-            remedy = f"; pip install '{name}{wanted}'" if problem else ""
-            rows.append(
-                {"name": name, "version": version, "wanted": wanted, "problem": problem + remedy}
-            )
-    return rows
-
-
-def _extras() -> list[dict[str, Any]]:
-    extras: dict[str, dict[str, Any]] = {}
-    for name, _, extra in _requirements():
-        if extra and extra not in NOT_FOR_USERS:
-            row = extras.setdefault(extra, {"name": extra, "installed": [], "missing": []})
-            row["missing" if _version(name) is None else "installed"].append(name)
-    return list(extras.values())
+def _show(found: dict[str, Any]) -> None:
+    cores = counted(os.cpu_count() or 1, "core")
+    where = f"{sys.executable}, {platform.system()} {platform.machine()}, {cores}"
+    echo(f"Python {platform.python_version()} ({where})\n")
+    columns = ("version", "wanted", "problem")
+    packages = [(one["name"], *(one[name] or "" for name in columns)) for one in found["packages"]]
+    show(("package", *columns), packages)
+    echo()
+    show(("device", "what it is"), [(one["name"], one["what"]) for one in found["devices"]])
+    echo()
+    extras = []
+    for extra in found["extras"]:
+        state, command = "yes", ""
+        if extra["missing"]:
+            state = f"without {', '.join(extra['missing'])}" if extra["installed"] else "no"
+            command = install_command(extra["name"])
+        extras.append((extra["name"], state, command))
+    show(("extra", "installed", "get it by"), extras)
+    if "data" in found:
+        datasets = ", ".join(found["data"]["datasets"]) or "none; see noiseproof data list"
+        echo(f"\ndata folder: {found['data']['folder']}\ndatasets there: {datasets}")
+    problems = [f"problem: {problem}" for problem in found["problems"]]
+    echo("\n" + "\n".join(problems or ["No problems found."]))
 
 
 def _requirements() -> Iterator[tuple[str, str, str]]:
-    """Name, versions and extra ("" for what is always needed) of each requirement of noiseproof."""
+    """Yield name, versions and extra ("" for what is always needed) of each requirement."""
     from packaging.requirements import Requirement
 
     extras = metadata.metadata("noiseproof").get_all("Provides-Extra") or ()
     for text in metadata.requires("noiseproof") or ():
         requirement = Requirement(text)
         marker = requirement.marker
-        if marker is None or marker.evaluate({"extra": ""}):
-            yield requirement.name, str(requirement.specifier), ""
-            continue
-        for extra in extras:
-            if marker.evaluate({"extra": extra}):
+        for extra in ("", *extras):
+            if marker is None or marker.evaluate({"extra": extra}):
                 yield requirement.name, str(requirement.specifier), extra
+                if not extra:
+                    break
 
 
 def _version(name: str) -> str | None:
@@ -132,10 +98,15 @@ def _version(name: str) -> str | None:
         return None
 
 
-def _is_wanted(version: str, wanted: str) -> bool:
+def _problem(name: str, version: str | None, wanted: str) -> str:
     from packaging.specifiers import SpecifierSet
 
-    return SpecifierSet(wanted).contains(version, prereleases=True)
+    remedy = f"; pip install '{name}{wanted}'"
+    if version is None:
+        return f"is missing{remedy}"
+    if not SpecifierSet(wanted).contains(version, prereleases=True):
+        return f"too old{remedy}"
+    return ""
 
 
 def _devices() -> list[dict[str, str]]:
@@ -143,31 +114,22 @@ def _devices() -> list[dict[str, str]]:
 
     from noiseproof.core.tensors import has_kernels
 
-    devices = [{"name": "cpu", "what": f"{counted(torch.get_num_threads(), 'thread')}"}]
+    devices = [{"name": "cpu", "what": counted(torch.get_num_threads(), "thread")}]
     for index in range(torch.cuda.device_count()):
         properties = torch.cuda.get_device_properties(index)
-        kernels = (
-            ""
-            if has_kernels(torch.empty(1, device=f"cuda:{index}"))
-            else ", no Triton: runs are not stacked"
-        )
         what = (
             f"{properties.name}, {properties.total_memory / 2**30:.0f} GiB, CUDA"
-            f" {torch.version.cuda}{kernels}"
+            f" {torch.version.cuda}"
         )
+        if not has_kernels(torch.empty(1, device=f"cuda:{index}")):
+            what += ", no Triton: runs are not stacked"
         devices.append({"name": f"cuda:{index}", "what": what})
     return devices
 
 
-def _data(data_dir: str | None) -> dict[str, Any]:
+def _data() -> dict[str, Any]:
     from noiseproof.cli.data import find_files
     from noiseproof.data.sources import FILES, data_root
 
-    datasets = [name for name in sorted(FILES) if find_files(name, data_dir) is not None]
-    return {"folder": str(data_root(data_dir)), "datasets": datasets}
-
-
-def _state(extra: dict[str, Any]) -> str:
-    if not extra["missing"]:
-        return "yes"
-    return f"without {', '.join(extra['missing'])}" if extra["installed"] else "no"
+    datasets = [name for name in sorted(FILES) if find_files(name, None)]
+    return {"folder": str(data_root()), "datasets": datasets}

@@ -14,12 +14,10 @@ from noiseproof import __version__
 from noiseproof.core.messages import ELSEWHERE
 
 # The parts of the help, in its order.
-YOUR_DATA, TRAINING, LISTS, INSTALLATION = (
-    "Your data",
-    "Training and research",
-    "Lists",
-    "This installation",
-)
+YOUR_DATA = "Your data"
+TRAINING = "Training and research"
+LISTS = "Lists"
+INSTALLATION = "This installation"
 WELCOME = """\
 noiseproof finds the wrong labels of a dataset, and trains classifiers in spite of them.
 
@@ -49,10 +47,8 @@ def _explain(error: Any) -> None:
     word = getattr(error, "option_name", "").lstrip("-")
     name, example = ELSEWHERE.get(word.replace("-", "_"), ("", ""))
     if name in [param.name for param in getattr(command, "params", ())]:
-        error.possibilities, error.message = (
-            None,
-            f"No such option: --{word}. Write --{name} {example}.",
-        )
+        error.possibilities = None
+        error.message = f"No such option: --{word}. Write --{name} {example}."
     if getattr(getattr(error, "param", None), "name", "") == "seeds":
         error.message = "Expected a number of seeds, at least 1: 3 stands for the seeds 0, 1 and 2."
 

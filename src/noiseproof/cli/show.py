@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import math
 import os
 import re
 import sys
@@ -28,6 +27,8 @@ if TYPE_CHECKING:
     from noiseproof.core.registry import Registry
     from noiseproof.train.job import EpochProgress
 
+Command = TypeVar("Command", bound=Callable[..., Any])
+
 AsJson = Annotated[bool, typer.Option("--json", help="Write JSON, for programs.")]
 DataDir = Annotated[
     str | None,
@@ -36,10 +37,13 @@ DataDir = Annotated[
         help="Folder of the official files; else $NOISEPROOF_DATA, else ~/.cache/noiseproof.",
     ),
 ]
-
 IMPUTE = "`missing=impute` in the dataset, as in table:table=FILE,label=COLUMN,missing=impute"
-
-Command = TypeVar("Command", bound=Callable[..., Any])
+LINE_SECONDS = 10  # between two lines about the progress of a stage
+METRICS = {
+    "train_loss": "loss",
+    "validation_accuracy": "noisy validation",
+    "test_accuracy": "test",
+}
 
 
 def examples(*commands: str) -> str:
@@ -49,7 +53,7 @@ def examples(*commands: str) -> str:
 class refusals(ContextDecorator):  # noqa: N801, in lower case like other decorators
     """Turn errors of the library into one line on stderr and exit code 2.
 
-    Arguments of Python in backticks are called by the command's options of these names, or by
+    Arguments of Python in backticks are replaced by the command's options of these names, or by
     ``options``, and `name='value'` is written as in specs.
     """
 
@@ -69,13 +73,7 @@ class refusals(ContextDecorator):  # noqa: N801, in lower case like other decora
         if isinstance(error, (ValueError, TypeError, OSError, ImportError, MemoryError)):
             from noiseproof.core.plugins import plugin_line
 
-            # else of keys in a file
-            own = {} if hasattr(error, "experiment") else option_names(self.command)
-            # nor those of a spec
-            own = {name: own[name] for name in own.keys() - getattr(error, "parameters", set())}
-            names = {"missing='impute'": IMPUTE, **own, "data_dir": "--data-dir", **self.options}
-            text = re.sub("`([^`]+)`", lambda match: names.get(match[1], match[0]), str(error))
-            say(re.sub(r"`(\w+)='(\S+)'`", r"`\1=\2`", text) + plugin_line(error))
+            say(self._in_options(error) + plugin_line(error))
             raise typer.Exit(2) from None
         # typer would call the first one "Aborted."
         if isinstance(error, (EOFError, zlib.error, zipfile.BadZipFile)):
@@ -85,14 +83,26 @@ class refusals(ContextDecorator):  # noqa: N801, in lower case like other decora
             )
             raise typer.Exit(2) from None
 
+    def _in_options(self, error: BaseException) -> str:
+        names = {"missing='impute'": IMPUTE}
+        if not hasattr(error, "experiment"):  # else it is about keys of a file
+            names |= option_names(self.command)
+            for name in getattr(error, "parameters", ()):  # of a spec
+                names.pop(name, None)
+        names |= {"data_dir": "--data-dir", **self.options}
+        text = re.sub("`([^`]+)`", lambda match: names.get(match[1], match[0]), str(error))
+        return re.sub(r"`(\w+)='(\S+)'`", r"`\1=\2`", text)
+
 
 def option_names(command: Callable[..., Any] | None) -> dict[str, str]:
-    """The options of a command by the names that arguments of Python would have."""
-    names = {}
-    for name, hint in get_type_hints(command, include_extras=True).items() if command else ():
+    """Return the options of a command by the names that arguments of Python would have."""
+    names: dict[str, str] = {}
+    if command is None:
+        return names
+    for name, hint in get_type_hints(command, include_extras=True).items():
         for info in getattr(hint, "__metadata__", ()):
             if isinstance(info, OptionInfo):
-                # the first may be a name, too
+                # typer keeps the first spelling as if it were a default
                 written = re.search("--[^/']+", str((info.default, info.param_decls)))
                 option = written[0] if written else f"--{name.replace('_', '-')}"
                 names[option[2:].replace("-", "_")] = option
@@ -110,21 +120,17 @@ def say(what: object) -> None:
         echo(f"noiseproof: {' '.join(str(what).split())}", err=True)
 
 
-def list_registered(registry: Registry[Any], as_json: bool) -> None:
-    described = [describe(registry, name) for name in sorted(registry)]
-    if as_json:
-        return show_json(described)
-    rows = [(thing["name"], signature(thing), thing["summary"]) for thing in described]
-    return show(("name", "parameters", "what it does"), rows)
-
-
 def duration(seconds: float) -> str:
+    hours = seconds / 3600
     if seconds < 90:
         return f"{seconds:.0f} s"
-    hours = seconds / 3600
+    if hours < 1.5:
+        return f"{seconds / 60:.0f} min"
     if hours < 48:
-        return f"{seconds / 60:.0f} min" if hours < 1.5 else f"{hours:.1f} h"
-    return f"{hours / 24:.0f} days" if hours < 2 * 8766 else f"{hours / 8766:.1f} years"
+        return f"{hours:.1f} h"
+    if hours < 2 * 8766:
+        return f"{hours / 24:.0f} days"
+    return f"{hours / 8766:.1f} years"
 
 
 @contextmanager
@@ -147,49 +153,33 @@ def training_exits(interrupted: str = "", then: str = "") -> Iterator[None]:
 
 
 @contextmanager
-def stage_progress(write_line: Progress, *columns: str) -> Iterator[Progress]:
-    """On a terminal, progress bars, one per stage, with these ``columns`` of rich; else
-    ``write_line``.
+def stage_progress() -> Iterator[Progress]:
+    """Show how far each stage is: a bar on a terminal, else its first line and one every ten
+    seconds.
     """
-    if not sys.stderr.isatty():
-        yield write_line
+    if sys.stderr.isatty():
+        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+        columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
+        with Progress(*columns, console=Console(stderr=True)) as bars:
+            tasks: dict[str, Any] = {}
+
+            def move(stage: str, done: int, total: int | None) -> None:
+                if stage not in tasks:
+                    tasks[stage] = bars.add_task(stage)
+                bars.update(tasks[stage], completed=done, total=total)
+
+            yield move
         return
-    from rich import progress
-
-    text, *beside = (
-        progress.TextColumn("{task.description}"),
-        *(getattr(progress, name)() for name in columns),
-    )
-    with progress.Progress(
-        text, progress.BarColumn(), *beside, console=Console(stderr=True)
-    ) as bars:
-        tasks: dict[str, Any] = {}
-
-        def move(stage: str, done: int, total: int | None) -> None:
-            if stage not in tasks:
-                tasks[stage] = bars.add_task(stage)
-            bars.update(tasks[stage], completed=done, total=total)
-
-        yield move
-
-
-@contextmanager
-def count_progress(label: str = "") -> Iterator[Progress]:
-    """Show how much is done: one bar on a terminal, else a line every five seconds."""
-    shown = time.monotonic()
+    shown: dict[str, float] = {}
 
     def write_line(stage: str, done: int, total: int | None) -> None:
-        nonlocal shown
-        if (now := time.monotonic()) - shown > 5:
-            shown = now
-            echo(f"{label or stage} {done}/{total}", err=True)
+        now = time.monotonic()
+        if stage not in shown or now - shown[stage] > LINE_SECONDS:
+            shown[stage] = now
+            say(f"{stage} {done}/{total or '?'}")
 
-    with stage_progress(write_line) as report:
-        yield (
-            report
-            if report is write_line
-            else lambda _, done, total: report(label or "figures", done, total)
-        )
+    yield write_line
 
 
 @contextmanager
@@ -199,62 +189,72 @@ def training_progress(epochs: int, shown: bool) -> Iterator[EpochProgress | None
     """
     if not shown:
         yield None
-        return
-    if sys.stderr.isatty():
-        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+    elif sys.stderr.isatty():
+        yield from _training_bar(epochs)
+    else:
+        yield _training_lines(epochs)
 
-        columns = (TextColumn("epoch {task.fields[epoch]}"), BarColumn(), TimeRemainingColumn())
-        with Progress(
-            *columns, TextColumn("{task.fields[metrics]}"), console=Console(stderr=True)
-        ) as bars:
-            bar = bars.add_task("", total=epochs, epoch=f"0/{epochs}", metrics="")
 
-            def move(epoch: int, step: int, steps: int, row: Mapping[str, float] | None) -> None:
-                bars.update(bar, completed=epoch + step / steps, epoch=f"{epoch + 1}/{epochs}")
-                if row is not None:
-                    bars.update(bar, metrics=headline(row))
+def _training_bar(epochs: int) -> Iterator[EpochProgress]:
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-            yield move
-        return
-    began, shown_at, first = time.monotonic(), -math.inf, -1
+    columns = (TextColumn("epoch {task.fields[epoch]}"), BarColumn(), TimeRemainingColumn())
+    metrics = TextColumn("{task.fields[metrics]}")
+    with Progress(*columns, metrics, console=Console(stderr=True)) as bars:
+        bar = bars.add_task("", total=epochs, epoch=f"0/{epochs}", metrics="")
+
+        def move(epoch: int, step: int, steps: int, row: Mapping[str, float] | None) -> None:
+            bars.update(bar, completed=epoch + step / steps, epoch=f"{epoch + 1}/{epochs}")
+            if row is not None:
+                bars.update(bar, metrics=headline(row))
+
+        yield move
+
+
+def _training_lines(epochs: int) -> EpochProgress:
+    began = time.monotonic()
+    shown_at = -2.0
+    first: int | None = None
 
     def line(epoch: int, step: int, steps: int, row: Mapping[str, float] | None) -> None:
         nonlocal shown_at, first
-        first, now = epoch if first < 0 else first, time.monotonic()
-        if row is not None and (now - shown_at > 2 or epoch + 1 == epochs):
-            shown_at = now
-            remaining = (now - began) / (epoch + 1 - first) * (epochs - epoch - 1)
-            echo(
-                f"epoch {epoch + 1}/{epochs}: {headline(row)}, {duration(remaining)} left", err=True
-            )
+        if first is None:  # not 0 where a run resumes
+            first = epoch
+        passed = time.monotonic() - began
+        if row is not None and (passed - shown_at > 2 or epoch + 1 == epochs):
+            shown_at = passed
+            left = duration(passed / (epoch + 1 - first) * (epochs - epoch - 1))
+            echo(f"epoch {epoch + 1}/{epochs}: {headline(row)}, {left} left", err=True)
 
-    yield line
+    return line
 
 
 def headline(row: Mapping[str, float]) -> str:
-    names = {
-        "train_loss": "loss",
-        "validation_accuracy": "noisy validation",
-        "test_accuracy": "test",
-    }
-    return ", ".join(f"{text} {row[name]:.3f}" for name, text in names.items() if name in row)
+    return ", ".join(f"{text} {row[name]:.3f}" for name, text in METRICS.items() if name in row)
+
+
+def list_registered(registry: Registry[Any], as_json: bool) -> None:
+    described = [describe(registry, name) for name in sorted(registry)]
+    if as_json:
+        return show_json(described)
+    rows = [(thing["name"], signature(thing), thing["summary"]) for thing in described]
+    return show(("name", "parameters", "what it does"), rows)
 
 
 def describe(registry: Registry[Any], name: str) -> dict[str, Any]:
-    """Name, first sentence and parameters of a registered factory; those without a default are
-    ``required``.
+    """Return name, first sentence and parameters of a registered factory; those without a default
+    are ``required``.
     """
     factory = registry[name]
     # a partial has the docstring of Python's class
     text = inspect.getdoc(getattr(factory, "func", factory)) or ""
-    parameters = registry.parameters(name)
+    defaults = registry.parameters(name)
+    required = [key for key, value in defaults.items() if value is inspect.Parameter.empty]
     return {
         "name": name,
         "summary": " ".join(text.partition("\n\n")[0].split()).replace("``", ""),
-        "parameters": {
-            key: value for key, value in parameters.items() if value is not inspect.Parameter.empty
-        },
-        "required": [key for key, value in parameters.items() if value is inspect.Parameter.empty],
+        "parameters": {key: value for key, value in defaults.items() if key not in required},
+        "required": required,
     }
 
 
@@ -293,9 +293,8 @@ def show(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def pairs(values: Mapping[str, Any]) -> str:
-    return ", ".join(
-        key if value is None else f"{key}={plain(value)}" for key, value in values.items()
-    )
+    words = (key if value is None else f"{key}={plain(value)}" for key, value in values.items())
+    return ", ".join(words)
 
 
 def plain(value: Any, digits: str = ".6g") -> str:

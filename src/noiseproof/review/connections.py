@@ -1,4 +1,4 @@
-"""Connections of the review server: a request arrives whole in time, and nobody can keep others
+"""Connections of the review server: a request arrives whole in time, and no one can keep others
 out.
 """
 
@@ -23,8 +23,10 @@ class BoundedProtocol(H11Protocol):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.seconds, self.most_bytes = limit("request_seconds"), limit("request_bytes")
-        self.received, self.opened = 0, self.loop.time()
+        self.seconds = limit("request_seconds")
+        self.most_bytes = limit("request_bytes")
+        self.received = 0
+        self.opened = self.loop.time()
         # until the request is whole, or its answer is read on
         self.timer: asyncio.TimerHandle | None = None
 
@@ -89,7 +91,8 @@ class QuietServer(uvicorn.Server):
         reported: set[str] = set()
 
         def report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-            if (message := str(context.get("message"))) not in reported:
+            message = str(context.get("message"))
+            if message not in reported:
                 reported.add(message)
                 loop.default_exception_handler(context)
 

@@ -4,10 +4,17 @@ site.
 
 import hashlib
 import hmac
-import json
 import re
 import secrets
-from collections.abc import Awaitable, Callable, Collection, Iterable, MutableMapping, Sequence
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Mapping,
+    MutableMapping,
+    Sequence,
+)
 from dataclasses import dataclass
 from http.cookies import CookieError, SimpleCookie
 from typing import Any
@@ -19,7 +26,6 @@ Send = Callable[[Message], Awaitable[None]]
 Application = Callable[[Message, Receive, Send], Awaitable[None]]
 
 LOOPBACK = ("127.0.0.1", "localhost")
-NOBODY = "'none'"  # the page itself has the rest of the content security policy
 NOTEBOOKS = (
     " ".join(f"{scheme}://{host}:*" for scheme in ("http", "https") for host in LOOPBACK)
     + " vscode-webview:"
@@ -115,81 +121,83 @@ class Guard:
         hosts: Collection[str] = LOOPBACK,
         in_notebook: bool = False,
     ) -> None:
-        self.app, self.people, self.in_notebook = app, people, in_notebook
+        self.app = app
+        self.people = people
+        self.in_notebook = in_notebook
         self.hosts = tuple(dict.fromkeys(bracketed(host).lower() for host in hosts))
-        self.headers = [
-            (
-                b"content-security-policy",
-                f"frame-ancestors {NOTEBOOKS if in_notebook else NOBODY}".encode(),
-            ),
-            (b"x-content-type-options", b"nosniff"),
-            (b"referrer-policy", b"no-referrer"),
-            (b"cross-origin-resource-policy", b"same-origin"),
-        ]
+        ancestors = NOTEBOOKS if in_notebook else "'none'"
+        self.headers = {
+            # the page itself has the rest of the content security policy
+            "content-security-policy": f"frame-ancestors {ancestors}",
+            "x-content-type-options": "nosniff",
+            "referrer-policy": "no-referrer",
+            "cross-origin-resource-policy": "same-origin",
+        }
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return  # websockets are not served
-        headers = {
-            name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
-        }
+        from starlette.datastructures import Headers, MutableHeaders
+        from starlette.responses import JSONResponse, RedirectResponse
+
+        headers = Headers(scope=scope)
         host = headers.get("host", "")
-        if not {host.lower(), host.lower().rpartition(":")[0]} & {*self.hosts}:
-            return await self._refuse(
-                send, 403, f"Expected {' or '.join(self.hosts)} as host, got another."
-            )
-        if headers.get("origin", f"http://{host}") not in self._origins(host):
-            return await self._refuse(
-                send, 403, "Expected a request from this page, got one from another site."
-            )
-        token = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
-        if scope["path"] == "/" and (person := self._of_token(self.people, token)) is not None:
-            cookie = (
-                f"{person.cookie}={person.token}; HttpOnly; SameSite=Strict; Path={person.root}"
-            )
-            location = (b"location", person.root.encode())
-            redirect = [location, (b"set-cookie", cookie.encode()), (b"cache-control", b"no-store")]
-            return await self._answer(send, 303, b"", redirect)
         person, path = self._recognise(scope["path"], headers)
-        if person is None:
-            return await self._refuse(
-                send, 401, "Open the address that `noiseproof review` printed."
-            )
-        state = {**scope.get("state", {}), "reviewer": person.name}
-        scope = {**scope, "state": state, "path": path, "raw_path": None}
+        token = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
+        invited = self._of_token(self.people, token) if scope["path"] == "/" else None
+        answer: Application
+        if not {host.lower(), host.lower().rpartition(":")[0]} & {*self.hosts}:
+            detail = f"Expected {' or '.join(self.hosts)} as host, got another."
+            answer = JSONResponse({"detail": detail}, 403)
+        elif headers.get("origin", f"http://{host}") not in self._origins(host):
+            detail = "Expected a request from this page, got one from another site."
+            answer = JSONResponse({"detail": detail}, 403)
+        elif invited is not None:
+            kept = f"{invited.cookie}={invited.token}; HttpOnly; SameSite=Strict"
+            cookie = {"set-cookie": f"{kept}; Path={invited.root}"}
+            answer = RedirectResponse(invited.root, 303, cookie)
+        elif person is None:
+            detail = "Open the address that `noiseproof review` printed."
+            answer = JSONResponse({"detail": detail}, 401, {"www-authenticate": "Bearer"})
+        else:
+            state = {**scope.get("state", {}), "reviewer": person.name}
+            answer = self.app
+            scope = {**scope, "state": state, "path": path, "raw_path": None}
 
         async def send_guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
-                guarded = [*message["headers"], *self.headers]
-                if not any(name == b"cache-control" for name, _ in guarded):
-                    guarded.append((b"cache-control", b"no-store"))
-                message = {**message, "headers": guarded}
+                guarded = MutableHeaders(raw=message["headers"])
+                guarded.update(self.headers)
+                guarded.setdefault("cache-control", "no-store")
             await send(message)
 
-        return await self.app(scope, receive, send_guarded)
+        await answer(scope, receive, send_guarded)
 
     def _origins(self, host: str) -> tuple[str, ...]:
-        """The origins of pages of this server; a proxy in front of it may speak TLS, on this
+        """Return the origins of pages of this server; a proxy in front of it may speak TLS, on this
         machine nothing does.
         """
-        is_local = host in LOOPBACK or host.rpartition(":")[0] in LOOPBACK
-        return (f"http://{host}",) if is_local else (f"http://{host}", f"https://{host}")
+        if host in LOOPBACK or host.rpartition(":")[0] in LOOPBACK:
+            return (f"http://{host}",)
+        return (f"http://{host}", f"https://{host}")
 
-    def _recognise(self, path: str, headers: dict[str, str]) -> tuple[Person | None, str]:
+    def _recognise(self, path: str, headers: Mapping[str, str]) -> tuple[Person | None, str]:
         """Return who sends a request, None for a stranger, and the path without the part that is
         the person's own.
         """
         first, _, rest = path.removeprefix("/").partition("/")
-        if self.in_notebook and (person := self._of_token(self.people, first)) is not None:
-            return person, f"/{rest}"
+        if self.in_notebook:
+            person = self._of_token(self.people, first)
+            if person is not None:
+                return person, f"/{rest}"
         owners = [person for person in self.people if person.place and person.place == first]
         if owners:  # the token of that person, not of another whose cookie or header came along
             return self._of_token(owners, *self._tokens(headers, owners)), f"/{rest}"
         everywhere = [person for person in self.people if not person.place]
-        found = self._of_token(everywhere, *self._tokens(headers, everywhere))
-        return found or self._of_token(self.people, self._bearer(headers)), path
+        person = self._of_token(everywhere, *self._tokens(headers, everywhere))
+        return person or self._of_token(self.people, self._bearer(headers)), path
 
-    def _tokens(self, headers: dict[str, str], people: Iterable[Person]) -> Iterable[str]:
+    def _tokens(self, headers: Mapping[str, str], people: Iterable[Person]) -> Iterable[str]:
         yield self._bearer(headers)
         try:
             cookies = SimpleCookie(headers.get("cookie", ""))
@@ -197,32 +205,12 @@ class Guard:
             return
         yield from (cookies[person.cookie].value for person in people if person.cookie in cookies)
 
-    def _bearer(self, headers: dict[str, str]) -> str:
+    def _bearer(self, headers: Mapping[str, str]) -> str:
         return headers.get("authorization", "").removeprefix("Bearer ")
 
     def _of_token(self, people: Iterable[Person], *tokens: str) -> Person | None:
         matches = [person for person in people if any(map(person.has_token, tokens))]
         return matches[0] if matches else None
-
-    async def _refuse(self, send: Send, status: int, detail: str) -> None:
-        body = json.dumps({"detail": detail}).encode()
-        headers = [(b"content-type", b"application/json"), (b"cache-control", b"no-store")]
-        if status == 401:
-            headers.append((b"www-authenticate", b"Bearer"))
-        await self._answer(send, status, body, headers)
-
-    async def _answer(
-        self, send: Send, status: int, body: bytes, headers: list[tuple[bytes, bytes]]
-    ) -> None:
-        length = (b"content-length", str(len(body)).encode())
-        await send(
-            {
-                "type": "http.response.start",
-                "status": status,
-                "headers": [*headers, length, *self.headers],
-            }
-        )
-        await send({"type": "http.response.body", "body": body})
 
 
 def bracketed(host: str) -> str:

@@ -20,7 +20,6 @@ from noiseproof.audit.measure.design import (
     propose,
 )
 from noiseproof.audit.measure.estimate import Population, measure
-from noiseproof.review.people import Leases
 from noiseproof.review.queue import Queue, rounded
 
 
@@ -33,7 +32,7 @@ def command(name: str, audit: Audit, decisions: Path) -> str:
 
 
 @dataclass(frozen=True)
-class Plan:
+class QuestionPlan:
     """What `noiseproof review --measure` or `--propose` asks for."""
 
     count: int  # rows to measure in all, or to propose
@@ -41,12 +40,6 @@ class Plan:
     repeats: float = 0.0  # share of the rows that are asked a second time
     seed: int = 0
     mixture: str = ""  # of --propose
-
-    def __post_init__(self) -> None:
-        if self.count < 1:
-            raise ValueError(f"Expected at least 1 row for --measure or --count, got {self.count}.")
-        if not 0 <= self.repeats <= 1:
-            raise ValueError(f"Expected a share in [0, 1] for --repeats, got {self.repeats:g}.")
 
 
 class Panel:
@@ -58,21 +51,24 @@ class Panel:
 
     def show(self, answers: Sequence[Decision]) -> dict[str, Any] | None:
         """Return the estimates by all ``answers``; None while nothing is measured."""
-        measured = (
-            None if self.population is None else measure(self.audit, answers, self.population)
-        )
+        if self.population is None:
+            return None
+        measured = measure(self.audit, answers, self.population)
         if measured is None:
             return None
         people = measured.reviewers
+        if people is not None:
+            agreement = {
+                "rows": people.rows,
+                "same": people.same,
+                "kappa": rounded(people.kappa),
+            }
         return {
             "decisions": measured.decisions,
             "rate": asdict(measured.rate),
             "wrong_left": asdict(measured.wrong_left),
             "precision": measured.precision and asdict(measured.precision),
-            "agreement": (
-                people
-                and {"rows": people.rows, "same": people.same, "kappa": rounded(people.kappa)}
-            ),
+            "agreement": people and agreement,
             "to_halve": measured.to_halve,
         }
 
@@ -84,17 +80,11 @@ class Measuring:
     several.
     """
 
-    def __init__(
-        self,
-        audit: Audit,
-        queue: Queue,
-        plan: Plan,
-        *,
-        several: bool = False,
-        leases: Leases | None = None,
-    ) -> None:
-        self.audit, self.queue, self.plan, self.several = audit, queue, plan, several
-        self.leases = leases or Leases()
+    def __init__(self, audit: Audit, queue: Queue, plan: QuestionPlan) -> None:
+        self.audit = audit
+        self.queue = queue
+        self.plan = plan
+        self.leases = queue.people.leases
         self._lock = threading.Lock()
         self._current: dict[str, int] = {}  # the row that a reviewer is asked about
         self._prepare()
@@ -117,40 +107,41 @@ class Measuring:
     def _open_questions(self) -> list[Question]:
         return self.design.questions(self.answers, self.plan.count, repeats=self.plan.repeats)
 
+    def _is_answer(self, answer: Decision) -> bool:
+        """Return whether a decision answers a question."""
+        return bool(answer.asked) and answer.row in self.measured
+
     def _answered(self, reviewer: str) -> list[Decision]:
         """Return a reviewer's answers to questions, the last one at the end."""
-        return [
-            a for a in self.answers if a.asked and a.row in self.measured and a.reviewer == reviewer
-        ]
+        return [one for one in self.answers if one.reviewer == reviewer and self._is_answer(one)]
 
     def _done(self) -> int:
         return len(self.measured)
 
     def _question(self, reviewer: str) -> Question | None:
-        """Return the question of a reviewer: the one they have, else the first that nobody else
+        """Return the question of a reviewer: the one they have, else the first that no one else
         has.
         """
         elsewhere = self.leases.rows(but=reviewer)
-        questions = [
-            q for q in self.open if q.row not in elsewhere and not self._is_own_repeat(q, reviewer)
-        ]
-        current = self._current.get(reviewer)
-        question = next(
-            (q for q in questions if q.row == current), questions[0] if questions else None
-        )
-        if question is None:
+        questions = {
+            question.row: question
+            for question in self.open
+            if question.row not in elsewhere and not self._is_own_repeat(question, reviewer)
+        }
+        if not questions:
             self.leases.give_back(reviewer)
             return None
-        self._current[reviewer] = question.row
-        self.leases.take(question.row, reviewer)
-        return question
+        row = self._current.get(reviewer)
+        if row not in questions:
+            row = next(iter(questions))
+        self._current[reviewer] = row
+        self.leases.take(row, reviewer)
+        return questions[row]
 
     def _is_own_repeat(self, question: Question, reviewer: str) -> bool:
-        return (
-            self.several
-            and question.asked == "repeat"
-            and self.measured[question.row].reviewer == reviewer
-        )
+        if not self.queue.people.several or question.asked != "repeat":
+            return False
+        return self.measured[question.row].reviewer == reviewer
 
     def describe(self) -> dict[str, Any]:
         """Return what the page needs to know once."""
@@ -174,35 +165,37 @@ class Measuring:
             return self._state(reviewer)
 
     def _state(self, reviewer: str) -> dict[str, Any]:
-        question, answered = self._question(reviewer), self._answered(reviewer)
-        number, last, rows = len(answered) + 1, answered[-1] if answered else None, self._done()
-        elsewhere = self.leases.rows(but=reviewer)
-        return {
-            "question": (
-                None if question is None else {"number": number, **self._shown(question.row)}
-            ),
-            "last": last and {"row": last.row, "question": number - 1},
+        question = self._question(reviewer)
+        answered = self._answered(reviewer)
+        rows = self._done()
+        state: dict[str, Any] = {
+            "question": None,
+            "last": None,
             "progress": {"measured": rows, "total": max(rows, self.total)},
             "measured": self.estimates,
-            # Who has the questions that are left; which come after them depends on the answers.
-            "waiting_for": (
-                sorted({elsewhere[q.row] for q in self.open if q.row in elsewhere})
-                if not question
-                else []
-            ),
+            "waiting_for": [],
         }
+        if answered:
+            state["last"] = {"row": answered[-1].row, "question": len(answered)}
+        if question is not None:
+            state["question"] = {"number": len(answered) + 1, **self._shown(question.row)}
+        else:
+            # Who has the questions that are left; which come after them depends on the answers.
+            elsewhere = self.leases.rows(but=reviewer)
+            names = {elsewhere[one.row] for one in self.open if one.row in elsewhere}
+            state["waiting_for"] = sorted(names)
+        return state
 
     def has_asked(self, row: int, reviewer: str) -> bool:
         """Return whether a reviewer is asked about the row now, or was."""
-        return row == self._current.get(reviewer) or any(
-            row == answer.row for answer in self._answered(reviewer)
-        )
+        answered = (answer.row for answer in self._answered(reviewer))
+        return row == self._current.get(reviewer) or row in answered
 
     def _shown(self, row: int) -> dict[str, Any]:
         """Return what a page may show of a question: blind, only where its row is."""
-        return (
-            {"row": row} if self.plan.blind else self.queue.issues[self.queue.issues.position[row]]
-        )
+        if self.plan.blind:
+            return {"row": row}
+        return self.queue.issues[self.queue.issues.position[row]]
 
     def answer(
         self, row: int, number: int | None, choice: Choice, label: str | None, reviewer: str
@@ -211,21 +204,20 @@ class Measuring:
         question.
         """
         with self._lock:
-            question, answered = self._question(reviewer), self._answered(reviewer)
-            current, last = len(answered) + 1, answered[-1] if answered else None
+            question = self._question(reviewer)
+            answered = self._answered(reviewer)
             decision = self._resolve(row, choice, label, reviewer)
-            if question is not None and (row, number) == (question.row, current):
+            if question is not None and (row, number) == (question.row, len(answered) + 1):
                 if choice != "undo":  # else it is undone already, and the reply was lost
                     probability = question.probability if question.asked == "measure" else None
                     self._save(decision._replace(asked=question.asked, probability=probability))
-            elif last is not None and (row, number) == (last.row, current - 1):
+            elif answered and (row, number) == (answered[-1].row, len(answered)):
+                last = answered[-1]
                 if choice == "undo":
                     self._save(decision)
                     self._current[reviewer] = row  # it is asked again
-                elif (decision.decision, decision.label) != (
-                    last.decision,
-                    last.label,
-                ):  # else the reply was lost
+                # else the reply was lost
+                elif (decision.decision, decision.label) != (last.decision, last.label):
                     raise ValueError(f"Question {number} has another answer. Undo it to change it.")
             else:
                 raise ValueError(f"Question {number} is not asked now.")
@@ -245,36 +237,34 @@ class Measuring:
             )
         if self.plan.blind and choice == "other":
             issue = self.queue.issues[self.queue.issues.position[row]]
-            meanings: dict[str | None, Choice] = {
-                issue["suggested"]: "accept",
-                issue["given"]: "keep",
-            }
-            if label in meanings:
-                return self.queue.resolve(row, meanings[label], reviewer=reviewer)
+            if label == issue["given"]:
+                return self.queue.resolve(row, "keep", reviewer=reviewer)
+            if label == issue["suggested"]:
+                return self.queue.resolve(row, "accept", reviewer=reviewer)
         return self.queue.resolve(row, choice, label, reviewer=reviewer)
 
 
 class Proposing(Measuring):
     """The proposal that is asked now, and the answers so far; thread-safe.
 
-    Only those that measure are saved as measured, and the page does not show which they are. One
-    after the other, as whoever could choose which of them to answer would not measure.
+    Only the proposals that measure are saved as measured, and the page does not show which they
+    are. One comes after the other, since whoever could choose which of them to answer would not
+    measure.
     """
 
     def _prepare(self) -> None:
-        plan, answers = self.plan, self.queue.log.answers()
-        self.proposals = propose(
-            self.audit, answers, parse_mixture(plan.mixture), plan.count, seed=plan.seed
-        )
+        mixture = parse_mixture(self.plan.mixture)
+        answers = self.queue.log.answers()
+        self.proposals = propose(self.audit, answers, mixture, self.plan.count, seed=self.plan.seed)
         self.measures = {proposal.row: proposal.purpose == "measure" for proposal in self.proposals}
         self.panel = Panel(self.audit, Design.read(self.audit))
         self.total = len(self.proposals)
 
     def _open_questions(self) -> list[Question]:
-        """The proposals that have no answer; a killed review makes new proposals, by all
+        """Return the proposals that have no answer; a killed review makes new proposals, by all
         answers.
         """
-        closed = {answer.row for answer in self.answers if self._answers_proposal(answer)}
+        closed = {answer.row for answer in self.answers if self._is_answer(answer)}
         return [
             Question(
                 proposal.row,
@@ -285,12 +275,9 @@ class Proposing(Measuring):
             if proposal.row not in closed
         ]
 
-    def _answers_proposal(self, answer: Decision) -> bool:
+    def _is_answer(self, answer: Decision) -> bool:
         measures = self.measures.get(answer.row)
         return measures is not None and (not measures or answer.asked == "measure")
-
-    def _answered(self, reviewer: str) -> list[Decision]:
-        return [a for a in self.answers if self._answers_proposal(a) and a.reviewer == reviewer]
 
     def _done(self) -> int:
         return self.total - len(self.open)
@@ -299,7 +286,7 @@ class Proposing(Measuring):
         folder = shlex.quote(str(self.audit.folder))
         following = {
             f"noiseproof audit {folder} --again": (
-                "learns the decisions, and ranks the other labels anew."
+                "learns the decisions, and ranks the other labels again."
             ),
             f"noiseproof review {folder} --propose {self.plan.mixture}": (
                 "proposes what to look at next."

@@ -16,11 +16,9 @@ from noiseproof.audit.sources import Source, open_rows
 from noiseproof.audit.sources.base import NoRows
 from noiseproof.judge.issues.base import issue_types, list_findings
 from noiseproof.judge.issues.spelling import spellings_of
-from noiseproof.review.comparisons import ColumnRanking
 from noiseproof.review.context import (
     AnnotatorFiles,
     Context,
-    Labels,
     column_ranking,
     hidden_columns,
     leading_columns,
@@ -45,7 +43,7 @@ SCRIPTS = (
     "people.js",
     "review.js",
 )
-MOST_PAIRS = 200  # of classes whose columns are ranked inside a page
+MOST_PAIRS = 50  # of classes whose columns are ranked inside a page
 BINS = 40  # of the histogram of qualities
 EXAMPLES = 6  # rows to look at of each finding
 
@@ -72,99 +70,79 @@ class Overview:
     alone changes.
     """
 
-    def __init__(
-        self, audit: Audit, labels: Labels, annotators: AnnotatorFiles | None = None
-    ) -> None:
-        self.labels = labels
-        K = len(labels.classes)
-        self.issue = np.flatnonzero(labels.is_issue)  # positions
-        pairs = labels.given[self.issue] * K + labels.suggested[self.issue]
+    def __init__(self, audit: Audit, rows: Issues, annotators: AnnotatorFiles) -> None:
+        K = len(rows.classes)
+        self.num_classes = K
+        self.at = rows.at
+        self.issue = np.flatnonzero(rows.is_issue)  # positions
+        self.given = rows.given[self.issue]
+        pairs = self.given * K + rows.suggested[self.issue]
         self.pairs, self.pair, issues = np.unique(pairs, return_inverse=True, return_counts=True)
-        self.matrix = {
-            "given": (self.pairs // K).tolist(),
-            "suggested": (self.pairs % K).tolist(),
-            "issues": issues.tolist(),
-        }
-        rows = np.bincount(labels.given, minlength=K)
-        wrong = np.bincount(labels.given, np.nan_to_num(1 - labels.quality), K) / np.maximum(
-            rows, 1
-        )
-        self.classes = {
-            "rows": rows.tolist(),
-            "issues": np.bincount(labels.given[self.issue], minlength=K).tolist(),
-            "noise_rate": [rounded(rate) for rate in wrong.tolist()],
-            "cut": _cuts(audit),
-        }
+        count = np.bincount(rows.given, minlength=K)
+        doubt = np.bincount(rows.given, np.nan_to_num(1 - rows.quality), K)
+        # the quality below which a label of a class is called wrong
+        cuts = {part["name"]: part["cut"] for part in audit.summary.get("classes", [])}
         findings = [
-            one | {"examples": _examples(audit, labels, one)}
-            for one in list_findings(audit.summary)
+            finding | {"examples": _examples(audit, rows, finding)}
+            for finding in list_findings(audit.summary)
         ]
-        self.fixed = {
-            "matrix": self.matrix,
-            "classes": self.classes,
+        self.fixed: dict[str, Any] = {
+            "matrix": {
+                "given": (self.pairs // K).tolist(),
+                "suggested": (self.pairs % K).tolist(),
+                "issues": issues.tolist(),
+            },
+            "classes": {
+                "rows": count.tolist(),
+                "issues": np.bincount(self.given, minlength=K).tolist(),
+                "noise_rate": [rounded(rate) for rate in (doubt / np.maximum(count, 1)).tolist()],
+                "cut": [cuts.get(name) for name in audit.classes],
+            },
             "histogram": {
-                "rows": self._histogram(slice(None)),
-                "issues": self._histogram(self.issue),
+                "rows": _histogram(rows, np.arange(len(rows))),
+                "issues": _histogram(rows, self.issue),
             },
             "noise_rate": audit.summary.get("noise_rate"),
             "findings": findings,
-            "annotators": (annotators or AnnotatorFiles(audit)).describe(),
+            "annotators": annotators.describe(),
         }
-
-    def _histogram(self, at: Any) -> list[list[int]]:
-        """Return the number of labels of each class in each bin of quality, (K, BINS)."""
-        K, quality, given = len(self.labels.classes), self.labels.quality[at], self.labels.given[at]
-        is_known = np.isfinite(quality)
-        bins = np.clip((quality[is_known] * BINS).astype(np.int64), 0, BINS - 1)
-        return (
-            np.bincount(given[is_known] * BINS + bins, minlength=K * BINS).reshape(K, BINS).tolist()
-        )
-
-    def describe(self) -> dict[str, Any]:
-        """Return the counts that no decision changes."""
-        return self.fixed
 
     def show(self, decided_rows: NDArray[np.int64]) -> dict[str, Any]:
         """Return all counts, given the numbers of the rows that are decided."""
-        is_decided = np.zeros(len(self.labels.row), dtype=bool)
-        is_decided[self.labels.at[decided_rows]] = True
-        decided = is_decided[self.issue]
-        by_pair = np.bincount(self.pair[decided], minlength=len(self.pairs)).tolist()
-        by_class = np.bincount(
-            self.labels.given[self.issue[decided]], minlength=len(self.labels.classes)
-        ).tolist()
-        return self.describe() | {
-            "matrix": self.matrix | {"decided": by_pair},
-            "classes": self.classes | {"decided": by_class},
+        decided = np.isin(self.issue, self.at[decided_rows])
+        by_pair = np.bincount(self.pair[decided], minlength=len(self.pairs))
+        by_class = np.bincount(self.given[decided], minlength=self.num_classes)
+        return self.fixed | {
+            "matrix": self.fixed["matrix"] | {"decided": by_pair.tolist()},
+            "classes": self.fixed["classes"] | {"decided": by_class.tolist()},
         }
 
 
-def _examples(audit: Audit, labels: Labels, finding: dict[str, Any]) -> list[dict[str, Any]]:
+def _histogram(rows: Issues, at: NDArray[np.int64]) -> list[list[int]]:
+    """Return the number of labels of each class in each bin of quality, (K, BINS)."""
+    at = at[np.isfinite(rows.quality[at])]
+    K = len(rows.classes)
+    edges = (np.arange(K + 1) - 0.5, np.linspace(0, 1, BINS + 1))
+    counts = np.histogram2d(rows.given[at], rows.quality[at].clip(0, 1), bins=edges)[0]
+    return [[int(count) for count in of_class] for of_class in counts]
+
+
+def _examples(audit: Audit, rows: Issues, finding: dict[str, Any]) -> list[dict[str, Any]]:
     """Return rows that a finding is about, near-duplicates of each other together and conflicting
     ones first.
     """
-    at = labels.at[[row for row in finding["rows"][:EXAMPLES] if row < len(labels.at)]]
-    flags = {kind.name: kind.flag for kind in issue_types()}
-    if (flag := flags[finding["type"]]) in audit.issues and not len(finding["rows"]):
-        is_true = audit.issues[[flag, "duplicate_conflict"]].astype(str) == "True"
-        at = np.flatnonzero(is_true[flag])
-        at = at[
-            np.lexsort(
-                (labels.row[at], labels.group[at], ~is_true["duplicate_conflict"].to_numpy()[at])
-            )
-        ]
+    named = [row for row in finding["rows"][:EXAMPLES] if row < len(rows.at)]
+    at = rows.at[named]
+    flag = {kind.name: kind.flag for kind in issue_types()}[finding["type"]]
+    if not finding["rows"] and flag in audit.issues:
+        is_flagged = (audit.issues[flag].astype(str) == "True").to_numpy()
+        is_conflict = (audit.issues["duplicate_conflict"].astype(str) == "True").to_numpy()
+        order = np.lexsort((rows.row, rows.group, ~is_conflict))
+        at = order[is_flagged[order]]
     return [
-        {"row": int(labels.row[i]), "id": labels.id[i], "label": labels.classes[labels.given[i]]}
+        {"row": int(rows.row[i]), "id": rows.id[i], "label": rows.classes[rows.given[i]]}
         for i in at[at >= 0][:EXAMPLES].tolist()
     ]
-
-
-def _cuts(audit: Audit) -> list[float | None]:
-    """Return the quality below which a label of each class is called wrong, None where it is not
-    known.
-    """
-    cuts = {part["name"]: part["cut"] for part in audit.summary.get("classes", [])}
-    return [cuts.get(name) for name in audit.classes]
 
 
 def served_page() -> str:
@@ -175,8 +153,18 @@ def file_page(audit: Audit, *, everything: bool = False, max_bytes: int = 20_000
     """Return a page that needs no server, with rows and pictures of the worst issues up to
     ``max_bytes``.
     """
-    issues, source = Issues(audit, everything), open_rows(audit.config)
+    issues = Issues(audit, everything)
+    source = open_rows(audit.config)
     context = Context(audit, source)
+    ranking = column_ranking(source, context.issues)
+    columns = {}
+    if ranking is not None:  # by the numbers of both classes
+        number = {name: k for k, name in enumerate(issues.classes)}
+        for pair in issues.pairs()[:MOST_PAIRS]:
+            given, suggested = number[pair["given"]], number[pair["suggested"]]
+            columns[f"{given},{suggested}"] = ranking.between(given, suggested)
+    overview = Overview(audit, context.issues, context.annotators).fixed
+    projection = Projection(audit, context, most=min(MOST, max_bytes // (4 * BYTES)))
     content: dict[str, Any] = {
         "audit": describe(audit, issues, source),
         "row": issues.row.tolist(),
@@ -184,49 +172,30 @@ def file_page(audit: Audit, *, everything: bool = False, max_bytes: int = 20_000
         "given": issues.given.tolist(),
         "suggested": issues.suggested.tolist(),
         "why": issues.why,
-        "marks": {
-            mark: is_marked.nonzero()[0].tolist() for mark, is_marked in issues.marks.items()
-        },
+        "marks": {mark: has.nonzero()[0].tolist() for mark, has in issues.marks.items()},
         **{name: [rounded(value) for value in issues.numbers[name].tolist()] for name in NUMBERS},
+        "columns": columns,
+        "leading": leading_columns(ranking, context.issues),
+        # by snippets
+        "unsaid": sorted(name for name in hidden_columns(audit) if name),
+        "overview": overview,
+        "map": projection.show_now(),
     }
-    ranking = column_ranking(source, context.labels)
-    content["columns"] = _columns(ranking, context.labels, issues)
-    content["leading"] = leading_columns(ranking, context.labels)
-    content["unsaid"] = sorted(name for name in hidden_columns(audit) if name)  # by snippets
-    content["overview"] = Overview(audit, context.labels, context.annotators).describe()
-    content["map"] = Projection(audit, context, most=min(MOST, max_bytes // (4 * BYTES))).show_now()
+    examples = [row for finding in overview["findings"] for row in finding["examples"]]
+    ids = {row["row"]: row["id"] for row in examples}
+    ids |= dict(zip(issues.row.tolist(), issues.id, strict=True))
     room = max_bytes - len(_json(content))
-    shown: dict[int, Any] = {}
-    examples = {
-        one["row"]: one["id"]
-        for part in content["overview"]["findings"]
-        for one in part["examples"]
-    }
-    for row, id in {**examples, **dict(zip(issues.row.tolist(), issues.id, strict=True))}.items():
+    content["rows"] = shown = {}
+    for row, id in ids.items():
         cells = dict(source.show(row, id))
-        if (
-            cells.pop("has_image", False)
-            and (picture := source.picture(row, id, THUMBNAIL)) is not None
-        ):
+        picture = source.picture(row, id, THUMBNAIL) if cells.pop("has_image", False) else None
+        if picture is not None:
             cells["image"] = f"data:{picture[1]};base64,{base64.b64encode(picture[0]).decode()}"
         room -= len(_json(cells)) + 10
         if room < 0:  # the other issues are listed without their rows
             break
         shown[row] = cells
-    return _render(_json({**content, "rows": shown}))
-
-
-def _columns(ranking: ColumnRanking | None, labels: Labels, issues: Issues) -> dict[str, Any]:
-    """Return the columns that separate the most frequent pairs of classes, by the numbers of
-    both.
-    """
-    if ranking is None:
-        return {}
-    number = {name: k for k, name in enumerate(labels.classes)}
-    pairs = [
-        (number[pair["given"]], number[pair["suggested"]]) for pair in issues.pairs()[:MOST_PAIRS]
-    ]
-    return {f"{given},{suggested}": ranking.between(given, suggested) for given, suggested in pairs}
+    return _render(_json(content))
 
 
 def _json(value: Any) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -19,7 +18,7 @@ from noiseproof.audit.plan import differ, independent_pair
 from noiseproof.audit.rows import mixed
 
 SECONDS = 240.0  # without a sign of the person, after which a row is free again
-MOST_CHANGES = 500  # rows in one answer; a page that missed more loads its list anew
+MOST_CHANGES = 500  # rows in one answer; a page that missed more loads its list again
 
 
 class Leases:
@@ -45,17 +44,11 @@ class Leases:
         with self._lock:
             self._forget()
             self._held.pop((reviewer, tab), None)
-            other = next(
-                (
-                    name
-                    for (name, _), (at, _) in self._held.items()
-                    if at == row and name != reviewer
-                ),
-                None,
-            )
-            if other is None:
-                self._held[reviewer, tab] = row, self.clock() + self.seconds
-            return other
+            for (name, _), (at, _) in self._held.items():
+                if at == row and name != reviewer:
+                    return name
+            self._held[reviewer, tab] = row, self.clock() + self.seconds
+            return None
 
     def give_back(self, reviewer: str, tab: str = "") -> None:
         with self._lock:
@@ -91,8 +84,6 @@ class People:
         overlap: float = 0.0,
         leases: Leases | None = None,
     ) -> None:
-        if not 0 <= overlap <= 1:
-            raise ValueError(f"Expected a share in [0, 1] for --overlap, got {overlap:g}.")
         self.log = log
         self.names = names
         self.leases = leases or Leases()
@@ -108,21 +99,22 @@ class People:
         self.pairs: dict[int, tuple[Decision, Decision]] = {}  # independent answers on a row
         # rows, as they were decided; the number of them is the version of a page
         self.changes: list[int] = []
-        self._agreement: tuple[int, dict[str, Any] | None] = -1, None  # of a version
         for row in log.standing.rows():
             self.count(row)
         self.changes.clear()
 
     def count(self, row: int) -> None:
         """Renew what is known of a row after a decision on it."""
-        if (i := self.position.get(row)) is None:
+        i = self.position.get(row)
+        if i is None:
             return
         lines = [line for line in self.log.standing.lines(row) if line.decision != "note"]
         names = {line.reviewer for line in lines}
         for name in {*self.decided, *names}:
             self._decided(name)[i] = name in names
         self.is_decided[i] = self.log.get(row) is not None
-        self.opinions[i], self.is_conflict[i] = len(names), differ(lines)
+        self.opinions[i] = len(names)
+        self.is_conflict[i] = differ(lines)
         pair = independent_pair(lines)
         if pair is None:
             self.pairs.pop(row, None)
@@ -148,28 +140,28 @@ class People:
         """Return what the page shows of a row about other people: who decided what, and whether
         they disagree.
         """
-        last = {
-            line.reviewer: line for line in self.log.standing.lines(row) if line.decision != "note"
-        }
-        is_hidden = self.is_asked_again(row, reviewer) or not (self.several or len(last) > 1)
-        by = [
-            {"reviewer": name, "decision": line.decision, "label": line.label}
-            for name, line in last.items()
-        ]
-        is_conflict = bool(self.is_conflict[self.position[row]])
-        return {"by": [] if is_hidden else by, "conflict": is_conflict}
+        lines = [line for line in self.log.standing.lines(row) if line.decision != "note"]
+        last = {line.reviewer: line for line in lines}
+        by = []
+        if (self.several or len(last) > 1) and not self.is_asked_again(row, reviewer):
+            by = [
+                {"reviewer": name, "decision": line.decision, "label": line.label}
+                for name, line in last.items()
+            ]
+        return {"by": by, "conflict": bool(self.is_conflict[self.position[row]])}
 
     def show(self, reviewer: str) -> dict[str, Any]:
         """Return who reviews, what each decided, where they are, and how far they agree."""
         at = {name: row for row, name in self.leases.rows().items()}
-        counts = Counter(
-            {name: int(is_decided.sum()) for name, is_decided in list(self.decided.items())}
-        )
-        names = dict.fromkeys([*self.names, *(name for name, count in counts.items() if count)])
+        counts = dict.fromkeys(self.names, 0)
+        for name, is_decided in list(self.decided.items()):
+            if name in counts or is_decided.any():
+                counts[name] = int(is_decided.sum())
         return {
             "reviewer": reviewer,
             "reviewers": [
-                {"name": name, "decided": counts[name], "at": at.get(name)} for name in names
+                {"name": name, "decided": count, "at": at.get(name)}
+                for name, count in counts.items()
             ],
             "conflicts": int(self.is_conflict.sum()),
             "second_opinions": {
@@ -185,15 +177,13 @@ class People:
         """Return how far two people agree who did not see each other's decision; None without
         any.
         """
-        version, pairs = len(self.changes), list(self.pairs.values())
-        if self._agreement[0] != version:
-            answers = [
-                line for first, second in pairs for line in (first._replace(asked=""), second)
-            ]
-            agreed = agreement(answers, self.num_classes)
-            kappa = {"kappa": None if agreed is None or math.isnan(agreed.kappa) else agreed.kappa}
-            self._agreement = version, None if agreed is None else asdict(agreed) | kappa
-        return self._agreement[1]
+        answers: list[Decision] = []
+        for first, second in list(self.pairs.values()):
+            answers += [first._replace(asked=""), second]
+        agreed = agreement(answers, self.num_classes)
+        if agreed is None:
+            return None
+        return asdict(agreed) | {"kappa": None if math.isnan(agreed.kappa) else agreed.kappa}
 
     def changed(self, since: int) -> list[int] | None:
         """Return the rows that were decided since a version, None if they are too many, or of

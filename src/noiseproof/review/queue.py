@@ -7,7 +7,6 @@ from __future__ import annotations
 import hashlib
 import math
 import threading
-from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -29,9 +28,9 @@ from noiseproof.audit.decisions import (
     resolve_merges,
 )
 from noiseproof.audit.files import NUMBERS, Audit, check_decisions
-from noiseproof.audit.issues import badges
 from noiseproof.audit.sources import Source
 from noiseproof.audit.sources.base import NoRows
+from noiseproof.judge.issues import badges
 from noiseproof.judge.issues.spelling import spellings_of
 from noiseproof.review.people import People
 
@@ -40,6 +39,114 @@ State = Literal[
     "open", "decided", "conflict", "accept", "keep", "other", "skip", "exclude", "unclear"
 ]
 KEPT = 64  # selections of rows in memory, the last ones
+DUPLICATES = 10  # that are shown of a row
+
+
+class UnknownSelection(KeyError):
+    """A list of rows to filter by that is no longer kept."""
+
+
+class Issues:
+    """Issues from the worst label to the best, or with ``everything`` all audited rows."""
+
+    def __init__(self, audit: Audit, everything: bool = False) -> None:
+        import pandas as pd
+
+        if not everything:
+            audit = replace(audit, issues=audit.issues[audit.issues["is_label_issue"]])
+        frame = audit.issues
+        self.classes = audit.classes
+        self.row: NDArray[np.int64] = frame["row"].to_numpy(dtype=np.int64)
+        self.id: list[str] = frame["id"].tolist()
+        self.why: list[str] = frame["why"].tolist()
+        self.given = audit.class_numbers("given_label")
+        self.suggested = audit.class_numbers("suggested_label")
+        self.is_issue = frame["is_label_issue"].to_numpy(dtype=bool)
+        self.numbers = {name: frame[name].to_numpy(dtype=np.float64) for name in NUMBERS}
+        self.quality = self.numbers["label_quality"]
+        self.marks = {
+            text: frame[name].to_numpy().astype(str) == "True"
+            for name, text in badges().items()
+            if name in frame
+        }
+        groups = pd.to_numeric(frame["duplicate_group"], errors="coerce")
+        self.group = groups.fillna(-1).to_numpy(dtype=np.int64)  # of near-duplicates
+        self.position = {row: i for i, row in enumerate(self.row.tolist())}
+        rows = max(int(audit.config["source_rows"]), int(self.row.max(initial=-1)) + 1)
+        self.at = np.full(rows, -1)  # row of the source → position
+        self.at[self.row] = np.arange(len(self.row))
+        self.order = lru_cache(self._order)  # ten of them
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+    def __getitem__(self, i: int) -> dict[str, Any]:
+        """Return what a page shows of issue ``i``."""
+        return {
+            "row": int(self.row[i]),
+            "id": self.id[i],
+            "given": self.classes[self.given[i]],
+            "suggested": self.classes[self.suggested[i]],
+            "why": self.why[i],
+            "marks": [mark for mark, has in self.marks.items() if has[i]],
+            **{name: rounded(values[i]) for name, values in self.numbers.items()},
+        }
+
+    @property
+    def by_row(self) -> NDArray[np.int64]:
+        """The class of each row of the source, −1 where it is not among these."""
+        return np.where(self.at < 0, -1, self.given[self.at])
+
+    def audited(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the places of the ``rows`` that are among these; −1 stands for no row."""
+        is_audited = (rows >= 0) & (self.at[rows] >= 0)
+        return is_audited.nonzero()[0]
+
+    def pairs(self) -> list[dict[str, Any]]:
+        """Return class pairs and their number of issues, the most frequent first."""
+        pairs = np.stack([self.given, self.suggested])
+        (given, suggested), counts = np.unique(pairs, axis=1, return_counts=True)
+        return [
+            {
+                "given": self.classes[given[i]],
+                "suggested": self.classes[suggested[i]],
+                "issues": int(counts[i]),
+            }
+            for i in np.argsort(-counts, kind="stable").tolist()
+        ]
+
+    def duplicates(self, row: int) -> list[int]:
+        """Return the near-duplicates of a row, the ones of another class first."""
+        i = self.position[row]
+        if self.group[i] < 0:
+            return []
+        others = np.flatnonzero((self.group == self.group[i]) & (self.row != row))
+        order = np.lexsort((self.row[others], self.given[others] == self.given[i]))
+        return [int(other) for other in self.row[others[order]][:DUPLICATES]]
+
+    def _order(self, sort: Sort, descending: bool) -> NDArray[np.int64]:
+        """Return the positions in an order; equal ones stay in that of the audit, the worst label
+        first.
+        """
+        sign = -1 if descending else 1
+        if sort == "quality":  # the audit's order
+            return np.arange(len(self))[::sign]
+        if sort == "row":
+            return np.argsort(sign * self.row, kind="stable")
+        if sort == "id":  # whole numbers by value, before words
+            keys = [
+                (0, int(id), id) if id.isascii() and id.isdigit() else (1, 0, id) for id in self.id
+            ]
+            order = sorted(range(len(keys)), key=keys.__getitem__, reverse=descending)
+            return np.array(order, dtype=np.int64)
+        if sort == "given":
+            return np.lexsort((self.suggested, sign * self.given))
+        return np.lexsort((self.given, sign * self.suggested))
+
+
+def rounded(value: float) -> float | None:
+    """Return a number with four digits, None where JSON has none."""
+    return float(f"{value:.4g}") if math.isfinite(value) else None
 
 
 class Search:
@@ -48,15 +155,17 @@ class Search:
     """
 
     def __init__(self, issues: Issues, rows: Source | NoRows) -> None:
-        self.issues, self.rows = issues, rows
+        self.issues = issues
+        self.rows = rows
         self.matches = lru_cache(maxsize=32)(self._matches)
 
     @cached_property
     def texts(self) -> list[str]:
         """All that is searched of each issue, in small letters."""
-        texts, position = [id.lower() for id in self.issues.id], self.issues.position
+        texts = [id.lower() for id in self.issues.id]
         for row, cells in enumerate(self.rows.cells()):
-            if (i := position.get(row)) is not None:
+            i = self.issues.position.get(row)
+            if i is not None:
                 texts[i] = "\n".join((texts[i], *cells)).lower()
         return texts
 
@@ -64,13 +173,8 @@ class Search:
         """Return for each issue whether it contains all words of ``search``, in large or small
         letters, (N,).
         """
-        positions: Sequence[int] = range(len(self.issues))
-        # the longest one leaves the fewest
-        for word in sorted(search.lower().split(), key=len, reverse=True):
-            positions = [i for i in positions if word in self.texts[i]]
-        is_match = np.zeros(len(self.issues), dtype=bool)
-        is_match[list(positions)] = True
-        return is_match
+        words = search.lower().split()
+        return np.array([all(word in text for word in words) for text in self.texts], dtype=bool)
 
 
 @dataclass(frozen=True)
@@ -88,154 +192,6 @@ class Filter:
     descending: bool = False
 
 
-class Orders:
-    """The positions of all issues in each order; equal ones stay in that of the audit, the worst
-    label first.
-    """
-
-    def __init__(self, issues: Issues) -> None:
-        self.issues = issues
-        self.by = lru_cache(self._by)  # ten of them
-
-    def _by(self, sort: Sort, descending: bool) -> NDArray[np.int64]:
-        issues, sign = self.issues, -1 if descending else 1
-        if sort == "quality":  # the audit's order
-            return np.arange(len(issues))[::sign]
-        if sort == "row":
-            return np.argsort(sign * issues.row, kind="stable")
-        if sort == "id":  # whole numbers by value, before words
-            keys = [
-                (0, int(id), id) if id.isascii() and id.isdigit() else (1, 0, id)
-                for id in issues.id
-            ]
-            return np.array(
-                sorted(range(len(keys)), key=keys.__getitem__, reverse=descending), dtype=np.int64
-            )
-        sides = (
-            (issues.given, issues.suggested)
-            if sort == "given"
-            else (issues.suggested, issues.given)
-        )
-        return np.lexsort((sides[1], sign * sides[0]))
-
-
-def select(
-    issues: Issues,
-    filter: Filter,
-    state: NDArray[np.int8],
-    *,
-    rows: NDArray[np.int64] | None = None,
-    is_match: NDArray[np.bool_] | None = None,
-    is_conflict: NDArray[np.bool_] | None = None,
-) -> NDArray[np.int64]:
-    """Return the positions of the issues that meet a filter, in its order.
-
-    ``state`` (N,) is 0 for an open issue, else 1 + the number of its choice; ``rows`` are those of
-    its selection, ``is_match`` (N,) those that its search finds, ``is_conflict`` (N,) those that
-    reviewers disagree on.
-    """
-    keep = np.ones(len(issues), dtype=bool)
-    for number, codes in ((filter.given, issues.given), (filter.suggested, issues.suggested)):
-        if number is not None:
-            keep &= codes == number
-    quality = issues.numbers["label_quality"]
-    if filter.low is not None:
-        keep &= quality >= filter.low
-    if filter.high is not None:
-        keep &= quality <= filter.high
-    if filter.selection and rows is not None:
-        keep &= np.isin(issues.row, rows)
-    if filter.search and is_match is not None:
-        keep &= is_match
-    if filter.state == "conflict":
-        keep &= np.zeros(len(issues), dtype=bool) if is_conflict is None else is_conflict
-    elif filter.state is not None:
-        keep &= state == 0 if filter.state == "open" else state > 0
-        if filter.state in ROW_CHOICES:
-            keep &= state == 1 + ROW_CHOICES.index(filter.state)
-    order = issues.orders.by(filter.sort, filter.descending)
-    return order[keep[order]]
-
-
-class Selections:
-    """Lists of rows by a short key, the last ones."""
-
-    def __init__(self) -> None:
-        self._kept: OrderedDict[str, NDArray[np.int64]] = OrderedDict()
-
-    def add(self, rows: Iterable[int]) -> str:
-        numbers = np.unique(np.fromiter(rows, dtype=np.int64))
-        key = hashlib.sha256(numbers.tobytes()).hexdigest()[:12]
-        self._kept[key] = numbers
-        self._kept.move_to_end(key)
-        while len(self._kept) > KEPT:
-            self._kept.popitem(last=False)
-        return key
-
-    def __getitem__(self, key: str) -> NDArray[np.int64]:
-        return self._kept[key]
-
-
-class Issues:
-    """Issues from the worst label to the best, or with ``everything`` all audited rows."""
-
-    def __init__(self, audit: Audit, everything: bool = False) -> None:
-        audit = (
-            audit
-            if everything
-            else replace(audit, issues=audit.issues[audit.issues["is_label_issue"]])
-        )
-        frame = audit.issues
-        self.classes = audit.classes
-        self.row: NDArray[np.int64] = frame["row"].to_numpy()
-        self.id: list[str] = frame["id"].tolist()
-        self.why: list[str] = frame["why"].tolist()
-        self.given = audit.class_numbers("given_label")
-        self.suggested = audit.class_numbers("suggested_label")
-        self.numbers = {name: frame[name].to_numpy(dtype=np.float64) for name in NUMBERS}
-        texts = {name: text for name, text in badges().items() if name in frame}
-        self.marks = {
-            text: frame[name].to_numpy().astype(str) == "True" for name, text in texts.items()
-        }
-        self.position = {row: i for i, row in enumerate(self.row.tolist())}
-        self.orders = Orders(self)
-
-    def __len__(self) -> int:
-        return len(self.row)
-
-    def __getitem__(self, i: int) -> dict[str, Any]:
-        """Return what a page shows of issue ``i``."""
-        return {
-            "row": int(self.row[i]),
-            "id": self.id[i],
-            "given": self.classes[self.given[i]],
-            "suggested": self.classes[self.suggested[i]],
-            "why": self.why[i],
-            "marks": [mark for mark, has in self.marks.items() if has[i]],
-            **{name: rounded(values[i]) for name, values in self.numbers.items()},
-        }
-
-    def pairs(self) -> list[dict[str, Any]]:
-        """Return class pairs and their number of issues, the most frequent first."""
-        codes, counts = np.unique(
-            self.given * len(self.classes) + self.suggested, return_counts=True
-        )
-        order = np.lexsort((codes, -counts))
-        return [
-            {
-                "given": self.classes[codes[i] // len(self.classes)],
-                "suggested": self.classes[codes[i] % len(self.classes)],
-                "issues": int(counts[i]),
-            }
-            for i in order.tolist()
-        ]
-
-
-def rounded(value: float) -> float | None:
-    """Return a number with four digits, None where JSON has none."""
-    return float(f"{value:.4g}") if math.isfinite(value) else None
-
-
 class Queue:
     """Issues and the log of decisions on them; thread-safe."""
 
@@ -250,17 +206,16 @@ class Queue:
     ) -> None:
         self.issues = Issues(audit, everything)
         self.log = DecisionLog(path)
-        self.selections = Selections()
         self.search = Search(self.issues, NoRows(""))  # of ids, until the rows are there
+        self._selections: dict[str, NDArray[np.int64]] = {}
         self._lock = threading.Lock()
         # 0: open, else 1 + the number of the choice
         self._state = np.zeros(len(self.issues), dtype=np.int8)
         self._classes = frozenset(audit.classes)
         self._spellings = spellings_of(audit)
         try:
-            check_decisions(
-                chain(self.log.decisions.values(), self.log.standing.merges.values()), audit
-            )
+            merges = self.log.standing.merges.values()
+            check_decisions(chain(self.log.decisions.values(), merges), audit)
         except BadDecisions:
             self.log.close()
             raise
@@ -270,14 +225,13 @@ class Queue:
         for row in self.log.decisions:
             self._show(row)
 
-    def _count(self, row: int) -> None:
-        self._show(row)
-        self.people.count(row)
-
     def _show(self, row: int) -> None:
-        if (i := self.issues.position.get(row)) is not None:
+        i = self.issues.position.get(row)
+        if i is not None:
             decision = self.log.get(row)
             self._state[i] = 0 if decision is None else 1 + ROW_CHOICES.index(decision.decision)
+
+    # Lists
 
     def progress(self) -> dict[str, int]:
         counts = np.bincount(self._state, minlength=1 + len(ROW_CHOICES)).tolist()
@@ -293,46 +247,65 @@ class Queue:
         """
         return np.where(self.people.asks_again(reviewer), np.int8(0), self._state)
 
+    def keep_selection(self, rows: Iterable[int]) -> str:
+        """Keep a list of rows to filter by, and return its key."""
+        numbers = np.unique(np.fromiter(rows, dtype=np.int64))
+        key = hashlib.sha256(numbers.tobytes()).hexdigest()[:12]
+        self._selections.pop(key, None)
+        self._selections[key] = numbers
+        if len(self._selections) > KEPT:
+            del self._selections[next(iter(self._selections))]
+        return key
+
     def select(self, filter: Filter, reviewer: str = "") -> NDArray[np.int64]:
-        """Return the positions of the issues that meet a filter, in its order; KeyError for an
-        unknown selection.
-        """
-        rows = self.selections[filter.selection] if filter.selection else None
-        is_match = self.search.matches(filter.search) if filter.search else None
-        is_conflict = self.people.is_conflict
-        return select(
-            self.issues,
-            filter,
-            self.state(reviewer),
-            rows=rows,
-            is_match=is_match,
-            is_conflict=is_conflict,
-        )
+        """Return the positions of the issues that meet a filter, in its order."""
+        issues = self.issues
+        state = self.state(reviewer)
+        conditions = [np.ones(len(issues), dtype=bool)]
+        if filter.given is not None:
+            conditions.append(issues.given == filter.given)
+        if filter.suggested is not None:
+            conditions.append(issues.suggested == filter.suggested)
+        if filter.low is not None:
+            conditions.append(issues.quality >= filter.low)
+        if filter.high is not None:
+            conditions.append(issues.quality <= filter.high)
+        if filter.selection:
+            if filter.selection not in self._selections:
+                raise UnknownSelection(filter.selection)
+            conditions.append(np.isin(issues.row, self._selections[filter.selection]))
+        if filter.search:
+            conditions.append(self.search.matches(filter.search))
+        if filter.state == "conflict":
+            conditions.append(self.people.is_conflict)
+        elif filter.state == "open":
+            conditions.append(state == 0)
+        elif filter.state == "decided":
+            conditions.append(state > 0)
+        elif filter.state is not None:
+            conditions.append(state == 1 + ROW_CHOICES.index(filter.state))
+        order: NDArray[np.int64] = issues.order(filter.sort, filter.descending)
+        listed: NDArray[np.int64] = order[np.logical_and.reduce(conditions)[order]]
+        return listed
 
     def page(self, offset: int, limit: int, filter: Filter, reviewer: str = "") -> dict[str, Any]:
         selected = self.select(filter, reviewer)
-        shown = selected[offset:][:limit]
-        return {
-            "total": len(selected),
-            "offset": offset,
-            "issues": [
-                self.issues[i] | self.decided(int(self.issues.row[i]), reviewer) for i in shown
-            ],
-        }
+        issues = [
+            self.issues[i] | self.decided(int(self.issues.row[i]), reviewer)
+            for i in selected[offset:][:limit]
+        ]
+        return {"total": len(selected), "offset": offset, "issues": issues}
 
     def decided(self, row: int, reviewer: str = "") -> dict[str, Any]:
         """Return what a reviewer may see of the decisions on a row: nothing, where a second opinion
         is asked for.
         """
-        is_hidden = self.people.is_asked_again(row, reviewer)
-        decision, note = (
-            (None, None) if is_hidden else (self.log.get(row), self.log.standing.notes.get(row))
-        )
-        shown = {
-            "decision": decision and decision.decision,
-            "label": decision and decision.label,
-            "note": note,
-        }
+        shown: dict[str, Any] = {"decision": None, "label": None, "note": None}
+        if not self.people.is_asked_again(row, reviewer):
+            decision = self.log.get(row)
+            if decision is not None:
+                shown |= {"decision": decision.decision, "label": decision.label}
+            shown["note"] = self.log.standing.notes.get(row)
         return shown | self.people.describe(row, reviewer)
 
     def next_open(
@@ -345,18 +318,19 @@ class Queue:
         left, the names of those people come with None.
         """
         selected = self.select(filter, reviewer)
+        rows = self.issues.row[selected]
+        leases = self.people.leases
         with self._lock:
             is_open = self.state(reviewer)[selected] == 0
-            elsewhere = self.people.leases.rows(but=reviewer)
-            is_taken = np.isin(self.issues.row[selected], list(elsewhere))
+            elsewhere = leases.rows(but=reviewer)
+            is_taken = np.isin(rows, list(elsewhere))
             waiting = np.flatnonzero(is_open & ~is_taken)
             if not len(waiting):
-                self.people.leases.give_back(reviewer, tab)
-                rows = self.issues.row[selected[is_open & is_taken]].tolist()
-                return None, sorted({elsewhere[row] for row in rows})
+                leases.give_back(reviewer, tab)
+                return None, sorted({elsewhere[row] for row in rows[is_open & is_taken].tolist()})
             place = int(waiting[np.searchsorted(waiting, after, side="right") % len(waiting)])
             if self.people.several:
-                self.people.leases.take(int(self.issues.row[selected[place]]), reviewer, tab)
+                leases.take(int(rows[place]), reviewer, tab)
             return place, []
 
     # Classes
@@ -366,13 +340,11 @@ class Queue:
         first decisions.
         """
         decisions = list(self.log.decisions.values())  # at once: other threads may decide meanwhile
-        labels = dict.fromkeys(
-            decision.label for decision in decisions if decision.decision == "other"
-        )
+        labels = dict.fromkeys(one.label for one in decisions if one.decision == "other")
         return [name for name in labels if name not in self._classes]
 
     def spellings(self) -> list[dict[str, Any]]:
-        """Return the classes that are probably one and that nobody was asked about, with their
+        """Return the classes that are probably one and that no reviewer was asked about, with their
         numbers of rows.
         """
         merges = self.log.standing.merges
@@ -385,41 +357,34 @@ class Queue:
         Undecided issues that are about this difference alone become kept, in one batch with the
         merge.
         """
-        classes = {*self._classes, *self.new_classes()}
-        if unknown := [name for name in (spelling, label) if name not in classes]:
-            raise ValueError(f"Expected one of the {len(classes)} classes, got {unknown[0]!r}.")
+        for name in (spelling, label):
+            self._check_label(name)
         with self._lock:
             merges = self.log.standing.merges
             if spelling in merges and merges[spelling].label == label:
                 return None
             decision = Decision(NO_ROW, "", spelling, "merge", label, reviewer)
-            becomes = resolve_merges(merges | {spelling: decision})
-            if label != spelling and becomes.get(spelling) is None:
-                raise ValueError(
-                    f"Expected another class than {label!r}, which is to become {spelling!r}. Undo"
-                    " that."
-                )
-            moot = self._moot(becomes, reviewer) if label != spelling else []
-            if moot:
-                batch = self.log.next_batch()
-                self.log.add_all([line._replace(batch=batch) for line in (decision, *moot)])
-            else:
-                self.log.add(decision)
-            for line in moot:
-                self._count(line.row)
+            lines = [decision]
+            if label != spelling:
+                becomes = resolve_merges(merges | {spelling: decision})
+                if becomes.get(spelling) is None:
+                    raise ValueError(
+                        f"Expected another class than {label!r}, which is to become {spelling!r}."
+                        " Undo that."
+                    )
+                lines += self._moot(becomes, reviewer)
+            self._add(lines)
         return decision
 
     def _moot(self, becomes: Mapping[str, str], reviewer: str) -> list[Decision]:
-        """Decisions to keep the given label of undecided issues whose two labels are one class
-        now.
+        """Return decisions to keep the given label of undecided issues whose two labels are one
+        class now.
         """
         names = [becomes.get(name, name) for name in self.issues.classes]
-        number = {name: k for k, name in enumerate(dict.fromkeys(names))}
-        same = np.array([number[name] for name in names])
-        at = np.flatnonzero(
-            (same[self.issues.given] == same[self.issues.suggested]) & (self._state == 0)
-        )
-        return [self.resolve(int(row), "keep", reviewer=reviewer) for row in self.issues.row[at]]
+        _, same = np.unique(names, return_inverse=True)
+        is_one = same[self.issues.given] == same[self.issues.suggested]
+        rows = self.issues.row[is_one & (self._state == 0)].tolist()
+        return [self.resolve(row, "keep", reviewer=reviewer) for row in rows]
 
     # Decisions
 
@@ -444,16 +409,9 @@ class Queue:
         )
         with self._lock:
             ends_conflict = settles and self.people.is_conflict[self.issues.position[row]]
-            if not self._stands(decision) or ends_conflict:
-                self._add(self._asked(decision))
+            if ends_conflict or not self._stands(decision):
+                self._add([self._asked(decision)])
         return decision
-
-    def _asked(self, decision: Decision) -> Decision:
-        """Return the decision as a second opinion, where the reviewer was asked for one."""
-        is_second = decision.decision in ROW_CHOICES and self.people.is_asked_again(
-            decision.row, decision.reviewer
-        )
-        return decision._replace(asked="repeat") if is_second else decision
 
     def decide_many(
         self,
@@ -474,16 +432,14 @@ class Queue:
         if label is not None:
             self._check_label(label, new_class)
         decisions = [
-            self._resolve(row, choice, label, reviewer=reviewer) for row in dict.fromkeys(rows)
+            self.resolve(row, choice, label, new_class=True, reviewer=reviewer)
+            for row in dict.fromkeys(rows)
         ]
         with self._lock:
-            batch, elsewhere, state = (
-                self.log.next_batch(),
-                self.people.leases.rows(but=reviewer),
-                self.state(reviewer),
-            )
+            elsewhere = self.people.leases.rows(but=reviewer)
+            state = self.state(reviewer)
             lines = [
-                self._asked(decision)._replace(batch=batch)
+                self._asked(decision)
                 for decision in decisions
                 if (also_decided or not state[self.issues.position[decision.row]])
                 and decision.row not in elsewhere
@@ -491,9 +447,8 @@ class Queue:
             ]
             if not lines:
                 return None, 0
-            self.log.add_all(lines)
-            for line in lines:
-                self._count(line.row)
+            batch = self.log.next_batch()
+            self._add(lines, batch)
         return batch, len(lines)
 
     def undo(self, reviewer: str = "") -> list[Decision]:
@@ -502,14 +457,14 @@ class Queue:
         """
         with self._lock:
             undone = self.log.last_action(reviewer)
-            batch = self.log.next_batch() if len(undone) > 1 else None
-            lines = [
-                line._replace(decision="undo", label="", note="", batch=batch) for line in undone
-            ]
-            self.log.add_all(lines)
-            for line in lines:
-                self._count(line.row)
+            if undone:
+                self._add([line._replace(decision="undo", label="", note="") for line in undone])
         return undone
+
+    def save(self, decision: Decision) -> None:
+        """Save a decision that was resolved; it is on the disk then."""
+        with self._lock:
+            self._add([decision])
 
     def resolve(
         self,
@@ -524,44 +479,29 @@ class Queue:
         """Return the decision that a choice means, and do not save it."""
         if label is not None:
             self._check_label(label, new_class)
-        return self._resolve(row, choice, label, note, reviewer)
-
-    def _resolve(
-        self,
-        row: int,
-        choice: Choice,
-        label: str | None,
-        note: str | None = None,
-        reviewer: str = "",
-    ) -> Decision:
         i = self.issues.position[row]
-        given, suggested = (
-            self.issues.classes[codes[i]] for codes in (self.issues.given, self.issues.suggested)
-        )
+        given = self.issues.classes[self.issues.given[i]]
+        suggested = self.issues.classes[self.issues.suggested[i]]
         if choice == "merge":
             raise ValueError(
                 "Expected a decision on a row, got merge, which is about classes. Use /api/merges."
             )
-        if (choice == "other") != (label is not None):
-            raise ValueError(
-                f"Expected a label with the choice other and with no other one, got {label!r} with"
-                f" {choice}."
-            )
-        if (choice == "note") != (note is not None):
-            raise ValueError(
-                f"Expected a note with the choice note and with no other one, got {note!r} with"
-                f" {choice}."
-            )
+        for name, value in (("other", label), ("note", note)):
+            if (choice == name) != (value is not None):
+                raise ValueError(
+                    f"Expected a {'label' if name == 'other' else name} with the choice {name} and"
+                    f" with no other one, got {value!r} with {choice}."
+                )
         if note is not None and not is_text(note):
             raise ValueError("Expected text as a note, got characters that no file can hold.")
-        label = {"accept": suggested, "keep": given}.get(choice, label or "")
-        return Decision(row, self.issues.id[i], given, choice, label, reviewer, note=note or "")
+        meaning = {"accept": suggested, "keep": given}.get(choice, label or "")
+        return Decision(row, self.issues.id[i], given, choice, meaning, reviewer, note=note or "")
 
-    def _check_label(self, label: str, new_class: bool) -> None:
-        """Refuse a label that is no class, unless it is meant to be a new one."""
-        if label in self._classes or label in self.new_classes():
+    def _check_label(self, label: str, new_class: bool = False) -> None:
+        """Refuse a label that is not a class, unless it is meant to be a new one."""
+        if label in self._classes:
             return
-        if not new_class:
+        if not new_class and label not in self.new_classes():
             raise ValueError(
                 f"Expected one of the {len(self.issues.classes)} classes, got {label!r}."
             )
@@ -571,36 +511,39 @@ class Queue:
                 f" {label!r}."
             )
 
+    def _asked(self, decision: Decision) -> Decision:
+        """Return the decision as a second opinion, where the reviewer was asked for one."""
+        is_choice = decision.decision in ROW_CHOICES
+        if is_choice and self.people.is_asked_again(decision.row, decision.reviewer):
+            return decision._replace(asked="repeat")
+        return decision
+
     def _stands(self, decision: Decision) -> bool:
-        """Whether this is decided already, by the same reviewer: a request that is sent again
+        """Return whether the same reviewer has decided this already: a request that is sent again
         changes nothing.
         """
+        standing = self.log.standing
         if decision.decision == "note":
-            return self.log.standing.notes.get(decision.row, "") == decision.note
+            return standing.notes.get(decision.row, "") == decision.note
         current = self.log.get(decision.row)
         if current is not None and current[:6] == decision[:6]:
             return True
-        own = [
-            line
-            for line in self.log.standing.lines(decision.row)
-            if line.reviewer == decision.reviewer
-        ]
+        own = [one for one in standing.lines(decision.row) if one.reviewer == decision.reviewer]
         # a second opinion
         return bool(own) and own[-1].asked == "repeat" and own[-1][:6] == decision[:6]
 
-    def save(self, decision: Decision) -> Decision:
-        """Return the decision once it is on the disk."""
-        with self._lock:
-            self._add(decision)
-        return decision
-
-    def _add(self, decision: Decision) -> None:
-        self.log.add(decision)
-        self._count(decision.row)
+    def _add(self, lines: Sequence[Decision], batch: int | None = None) -> None:
+        """Save decisions, several of them as one batch."""
+        if len(lines) > 1 and batch is None:
+            batch = self.log.next_batch()
+        self.log.add_all([line._replace(batch=batch) for line in lines])
+        for line in lines:
+            self._show(line.row)
+            self.people.count(line.row)
 
 
 def is_text(text: str) -> bool:
-    """Whether a file can hold a text: Python keeps half characters, which JSON can name, as lone
-    surrogates.
+    """Return whether a file can hold a text: Python keeps half characters, which JSON can name, as
+    lone surrogates.
     """
     return not any("\ud800" <= sign <= "\udfff" or sign == "\0" for sign in text)

@@ -31,10 +31,10 @@ from noiseproof.audit.sources import open_rows
 from noiseproof.audit.sources.base import AuditData
 from noiseproof.review.context import Context, hidden_columns, snippet
 from noiseproof.review.guard import LOOPBACK, Guard, Person
-from noiseproof.review.measuring import Measuring, Panel, Plan, Proposing, command
+from noiseproof.review.measuring import Measuring, Panel, Proposing, QuestionPlan, command
 from noiseproof.review.page import Overview, describe, served_page
 from noiseproof.review.projection import Projection
-from noiseproof.review.queue import Filter, Queue, Search, Sort, State
+from noiseproof.review.queue import Filter, Queue, Search, Sort, State, UnknownSelection
 
 if TYPE_CHECKING:
     import uvicorn
@@ -55,24 +55,6 @@ Tab = Annotated[
 Range = Annotated[
     list[Annotated[int, Field(ge=0, le=COUNTABLE)]], Field(min_length=2, max_length=2)
 ]
-Responses = dict[int | str, dict[str, Any]]
-PROBLEMS: Responses = {
-    401: {"description": "The token is missing or wrong."},
-    403: {"description": "The request comes from another site."},
-    409: {"description": "The page belongs to another audit."},
-}
-NOT_FOUND: Responses = {404: {"description": "The audit has no issue in this row."}}
-NOT_KEPT: Responses = {410: {"description": "The selection of rows is no longer kept."}}
-NO_TEXT: Responses = {400: {"description": "The body is not text."}}
-NOT_SAVED: Responses = {
-    **NO_TEXT,
-    409: {
-        "description": (
-            "The label is unknown, missing or not allowed; or the page belongs to another audit."
-        )
-    },
-    507: {"description": "The disk is full."},
-}
 
 
 async def explain_invalid(request: Request, error: Exception) -> Response:
@@ -82,6 +64,12 @@ async def explain_invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     wrong = [{name: part[name] for name in ("type", "loc", "msg")} for part in error.errors()]
     return Response(json.dumps({"detail": wrong}), 422, media_type="application/json")
+
+
+async def explain_selection(request: Request, error: Exception) -> Response:
+    """Answer 410 for a selection that is no longer kept."""
+    detail = {"detail": "This selection of rows is no longer kept. Select them again."}
+    return Response(json.dumps(detail), 410, media_type="application/json")
 
 
 class Body(BaseModel):
@@ -155,7 +143,7 @@ class SelectionBody(Body):
 
 
 class ManyBody(Body):
-    """One choice for many rows: named ones, or those of a filter, or of ranges of its list."""
+    """One choice for many rows: named ones, all of a filter, or ranges of its list."""
 
     decision: RowChoice
     rows: list[Annotated[int, Field(ge=0, le=COUNTABLE)]] | None = None
@@ -171,24 +159,13 @@ class ManyBody(Body):
 
 
 class FilterQuery(FilterBody):
-    """A filter beside the other parameters of a query, where numbers are words."""
+    """A filter among the other parameters of a query, where numbers are words."""
 
     model_config = ConfigDict(extra="ignore", strict=False)
 
 
 def query_filter(query: Annotated[FilterQuery, Query()]) -> Filter:
     return query.to_filter()
-
-
-@contextmanager
-def known_selection() -> Iterator[None]:
-    """Answer 410 for a selection that is no longer kept."""
-    try:
-        yield
-    except KeyError:
-        raise HTTPException(
-            410, "This selection of rows is no longer kept. Select them again."
-        ) from None
 
 
 class Review:
@@ -204,17 +181,18 @@ class Review:
         overlap: float = 0.0,
     ) -> None:
         self.audit = read_audit(folder)
-        in_memory = data is not None and data.source.config["data"] is None
-        self.rows = data.source if data is not None and in_memory else open_rows(self.audit.config)
+        self.rows = open_rows(self.audit.config)
+        if data is not None and data.source.config["data"] is None:
+            self.rows = data.source  # in memory
         path = Path(decisions or self.audit.folder / DECISIONS).absolute()
         self.queue = Queue(self.audit, path, everything, reviewers=reviewers, overlap=overlap)
         self.path = self.queue.log.path
-        self.queue.search = Search(self.queue.issues, self.rows)
-        self.snippet = lru_cache(maxsize=20_000)(self._snippet)
+        self.issues = self.queue.issues
+        self.queue.search = Search(self.issues, self.rows)
         self.panel = Panel(self.audit, Design.read(self.audit))
         self.context = Context(self.audit, self.rows, data)
         self.projection = Projection(self.audit, self.context)
-        self.page = served_page()
+        self.snippet = lru_cache(maxsize=20_000)(self._snippet)
 
     def check_audit(
         self,
@@ -232,17 +210,10 @@ class Review:
                 " page.",
             )
 
-    def show_page(self) -> str:
-        return self.page
-
     def show_audit(self, reviewer: Reviewer) -> dict[str, Any]:
-        """What was audited, its classes and class pairs, and the progress of the review."""
-        return (
-            describe(self.audit, self.queue.issues, self.rows)
-            | self._about(reviewer)
-            | self._classes()
-            | self._progress()
-        )
+        """Return what was audited, its classes and class pairs, and the progress of the review."""
+        about = describe(self.audit, self.issues, self.rows) | self._about(reviewer)
+        return about | self._classes() | self._progress()
 
     def _about(self, reviewer: str) -> dict[str, Any]:
         people = self.queue.people
@@ -257,10 +228,13 @@ class Review:
         }
 
     def _progress(self) -> dict[str, Any]:
-        return {
-            "progress": self.queue.progress(),
-            "measured": self.panel.show(self.queue.log.answers()),
-        }
+        measured = self.panel.show(self.queue.log.answers())
+        return {"progress": self.queue.progress(), "measured": measured}
+
+    def _classes(self) -> dict[str, Any]:
+        return {"new_classes": self.queue.new_classes(), "spellings": self.queue.spellings()}
+
+    # Lists
 
     def list_issues(
         self,
@@ -269,11 +243,10 @@ class Review:
         limit: Annotated[int, Query(ge=1, le=500)] = 100,
         filter: Filter = Depends(query_filter),  # noqa: B008  # FastAPI reads it from the query
     ) -> dict[str, Any]:
-        """Issues that meet a filter, by default all from the worst label to the best, with the
-        decision on each.
+        """Return issues that meet a filter, by default all from the worst label to the best, with
+        the decision on each.
         """
-        with known_selection():
-            page = self.queue.page(offset, limit, filter, reviewer)
+        page = self.queue.page(offset, limit, filter, reviewer)
         leading = tuple(self.context.leading)
         for issue in page["issues"]:
             issue["snippet"] = self.snippet(issue["row"], issue["id"], leading)
@@ -289,78 +262,78 @@ class Review:
         filter: Filter = Depends(query_filter),  # noqa: B008
         tab: Tab = "",
     ) -> dict[str, Any]:
-        """Place of the next undecided issue of a filter after ``after``, else of the first; null:
-        all are decided.
+        """Return the place of the next undecided issue of a filter after ``after``, else of the
+        first; null: all are decided.
 
         The reviewer is at that row then. Rows that others are at are passed over.
         """
-        with known_selection():
-            position, names = self.queue.next_open(after, filter, reviewer, tab)
+        position, names = self.queue.next_open(after, filter, reviewer, tab)
         return {"position": position} | ({"waiting_for": names} if names else {})
 
     def keep_selection(self, body: SelectionBody, reviewer: Reviewer) -> dict[str, Any]:
-        """Keep rows, those that meet a filter now, or with both the rows that meet it, as a
+        """Keep rows, the rows that meet a filter now, or with both the rows that are in both, as a
         selection to filter by.
         """
-        issues = self.queue.issues
-        positions = np.arange(len(issues))
+        rows = self.issues.row
         if body.filter is not None:
-            with known_selection():
-                positions = self.queue.select(body.filter.to_filter(), reviewer)
-        rows = issues.row[positions]
+            rows = rows[self.queue.select(body.filter.to_filter(), reviewer)]
         if body.rows is not None:
             rows = rows[np.isin(rows, body.rows)]
-        return {"selection": self.queue.selections.add(rows.tolist()), "total": len(rows)}
+        return {"selection": self.queue.keep_selection(rows.tolist()), "total": len(rows)}
+
+    # Rows
 
     def show_row(self, row: Row, reviewer: Reviewer) -> dict[str, Any]:
-        """What the dataset has in this row."""
+        """Return what the dataset has in this row."""
         return self.rows.show(row, self._shown_id(row, reviewer))
 
+    def show_picture(
+        self, row: Row, reviewer: Reviewer, side: Annotated[int, Query(ge=16, le=1024)] = 640
+    ) -> Response:
+        """Return the picture in this row, at most ``side`` pixels wide and high."""
+        picture = self.rows.picture(row, self._shown_id(row, reviewer), side)
+        if picture is None:
+            raise HTTPException(404, "There is no picture to show in this row.")
+        headers = {"cache-control": "private, max-age=600"}
+        return Response(picture[0], media_type=picture[1], headers=headers)
+
     def show_context(self, row: Row, reviewer: Reviewer) -> dict[str, Any]:
-        """What separates the two labels of this row, and the rows to compare it with; ``pending``:
-        ask again.
+        """Return what separates the two labels of this row, and the rows to compare it with;
+        ``pending``: ask again.
         """
-        self._id(row, reviewer)
+        self._check_issue(row, reviewer)
         return self.context.show(row)
 
     @cached_property
     def overview(self) -> Overview:
-        return Overview(self.audit, self.context.labels, self.context.annotators)
+        return Overview(self.audit, self.context.issues, self.context.annotators)
 
     def show_overview(self) -> dict[str, Any]:
-        """Confused pairs of classes, qualities of the labels, noise by class, and the progress in
-        each.
+        """Return confused pairs of classes, qualities of the labels, noise by class, and the
+        progress in each.
         """
         return self.overview.show(self.queue.decided_rows()) | self._progress()
 
     def show_map(self) -> dict[str, Any]:
-        """Rows in the plane, the labels called wrong first, as base64 of little-endian numbers;
-        ``pending``: ask again.
+        """Return rows in the plane, the labels called wrong first, as base64 of little-endian
+        numbers; ``pending``: ask again.
 
         ``row`` is of 32 bits; ``given``, ``x`` and ``y`` are of 16.
         """
         return self.projection.show()
 
     def show_map_row(self, row: Row, reviewer: Reviewer) -> dict[str, Any]:
-        """What names an audited row, and a part of it."""
+        """Return what names an audited row, and a part of it."""
         self._shown_id(row, reviewer)
-        suggested = self.context.labels.suggested[self.context.labels.position[row]]
+        rows = self.context.issues
+        suggested = rows.suggested[rows.position[row]]
         return self.context.show_briefly(row) | {"suggested": self.audit.classes[suggested]}
 
-    def show_picture(
-        self, row: Row, reviewer: Reviewer, side: Annotated[int, Query(ge=16, le=1024)] = 640
-    ) -> Response:
-        """The picture in this row, at most ``side`` pixels wide and high."""
-        picture = self.rows.picture(row, self._shown_id(row, reviewer), side)
-        if picture is None:
-            raise HTTPException(404, "There is no picture to show in this row.")
-        return Response(
-            picture[0], media_type=picture[1], headers={"cache-control": "private, max-age=600"}
-        )
+    # Decisions
 
     def decide(self, body: DecisionBody, reviewer: Reviewer) -> dict[str, Any]:
         """Save a decision; it is on the disk when the answer is sent."""
-        self._id(body.row, reviewer)
+        self._check_issue(body.row, reviewer)
         with _refusals():
             return self._save(body, reviewer)
 
@@ -383,9 +356,15 @@ class Review:
     def decide_many(self, body: ManyBody, reviewer: Reviewer) -> dict[str, Any]:
         """Save one choice on many rows, all or none of them; one undo takes all back."""
         for row in body.rows or ():
-            self._id(row, reviewer)
+            self._check_issue(row, reviewer)
         with _refusals():
-            rows = body.rows if body.rows is not None else self._listed(body, reviewer)
+            rows = body.rows
+            if rows is None:
+                if body.filter is None:
+                    raise ValueError("Expected `rows` or a `filter`, got none.")
+                listed = self.issues.row[self.queue.select(body.filter.to_filter(), reviewer)]
+                ranges = [(0, len(listed))] if body.ranges is None else body.ranges
+                rows = [row for first, end in ranges for row in listed[first:end].tolist()]
             batch, saved = self.queue.decide_many(
                 rows,
                 body.decision,
@@ -395,19 +374,6 @@ class Review:
                 reviewer=reviewer,
             )
         return {"batch": batch, "saved": saved} | self._progress()
-
-    def _listed(self, body: ManyBody, reviewer: str) -> list[int]:
-        """Return the rows that a bulk decision names by a filter."""
-        if body.filter is None:
-            raise ValueError("Expected `rows` or a `filter`, got none.")
-        with known_selection():
-            positions = self.queue.select(body.filter.to_filter(), reviewer)
-        if body.ranges is not None:
-            positions = np.concatenate(
-                [positions[:0], *(positions[first:end] for first, end in body.ranges)]
-            )
-        rows: list[int] = self.queue.issues.row[positions].tolist()
-        return rows
 
     def merge(self, body: MergeBody, reviewer: Reviewer) -> dict[str, Any]:
         """Make two spellings one class, or remember that they are two; undecided issues about that
@@ -424,59 +390,51 @@ class Review:
         with _refusals():
             undone = self.queue.undo(reviewer)
         rows = [line.row for line in undone if line.row != NO_ROW]
-        first = self.queue.issues.position.get(rows[0]) if rows else None
-        action = undone[0] if undone else None
-        return (
-            {
-                "undone": rows,
-                "batch": action and action.batch,
-                "choice": action and action.decision,
-                "position": first,  # in the list of all issues
-                "now": self.queue.decided(rows[0], reviewer) if len(rows) == 1 else None,
-            }
-            | self._classes()
-            | self._progress()
-        )
+        return {
+            "undone": rows,
+            "batch": undone[0].batch if undone else None,
+            "choice": undone[0].decision if undone else None,
+            # in the list of all issues
+            "position": self.issues.position.get(rows[0]) if rows else None,
+            "now": self.queue.decided(rows[0], reviewer) if len(rows) == 1 else None,
+            **self._classes(),
+            **self._progress(),
+        }
+
+    # People
 
     def show_people(
         self, reviewer: Reviewer, since: Annotated[int, Query(ge=0, le=COUNTABLE)] = 0
     ) -> dict[str, Any]:
-        """Who reviews, where they are and what each decided; and the rows decided since a version,
-        null if too many.
+        """Return who reviews, where they are and what each decided; and the rows decided since a
+        version, null if too many.
         """
-        people = self.queue.people
-        state, rows = (
-            people.show(reviewer),
-            people.changed(since),
-        )  # the version first: what comes between is sent twice
-        changes = (
-            None
-            if rows is None
-            else [{"row": row, **self.queue.decided(row, reviewer)} for row in rows]
-        )
+        # the version first: what comes between is sent twice
+        state = self.queue.people.show(reviewer)
+        changes = None
+        rows = self.queue.people.changed(since)
+        if rows is not None:
+            changes = [{"row": row, **self.queue.decided(row, reviewer)} for row in rows]
         return state | {"changes": changes, "progress": self.queue.progress()}
 
     def move(self, body: PlaceBody, reviewer: Reviewer, tab: Tab = "") -> dict[str, Any]:
-        """Say which row a tab shows; nobody else is sent there for a few minutes."""
+        """Note which row a tab shows; no other person is sent there for a few minutes."""
         leases = self.queue.people.leases
         if body.row is None:
             leases.give_back(reviewer, tab)
         else:
-            self._id(body.row, reviewer)
+            self._check_issue(body.row, reviewer)
             leases.take(body.row, reviewer, tab)
         return self.show_people(reviewer, body.since)
 
-    def _classes(self) -> dict[str, Any]:
-        return {"new_classes": self.queue.new_classes(), "spellings": self.queue.spellings()}
-
-    def _id(self, row: int, reviewer: str) -> str:
-        if row not in self.queue.issues.position:
+    def _check_issue(self, row: int, reviewer: str) -> None:
+        if row not in self.issues.position:
             raise HTTPException(404, f"The audit has no issue in row {row}.")
-        return self.queue.issues.id[self.queue.issues.position[row]]
 
     def _shown_id(self, row: int, reviewer: str) -> str:
         """Return the id of a row that may be shown: any audited one, to compare issues with."""
-        if (id := self.context.id(row)) is None:
+        id = self.context.id(row)
+        if id is None:
             raise HTTPException(404, f"The audit has no row {row}.")
         return id
 
@@ -498,25 +456,22 @@ class MeasuringReview(Review):
     """
 
     def __init__(
-        self, folder: str | Path, decisions: str | Path | None, plan: Plan, reviewers: Sequence[str]
+        self,
+        folder: str | Path,
+        decisions: str | Path | None,
+        plan: QuestionPlan,
+        reviewers: Sequence[str],
     ) -> None:
         super().__init__(folder, decisions, True, reviewers=reviewers)
-        people = self.queue.people
         kind = Proposing if plan.mixture else Measuring
-        self.measuring = kind(
-            self.audit, self.queue, plan, several=people.several, leases=people.leases
-        )
+        self.measuring = kind(self.audit, self.queue, plan)
 
     def show_audit(self, reviewer: Reviewer) -> dict[str, Any]:
         """What was audited, its classes, and what was measured."""
-        shown = describe(self.audit, self.queue.issues, self.rows)
+        shown = describe(self.audit, self.issues, self.rows)
         about = {name: shown[name] for name in ("name", "key", "classes", "has_pictures")}
-        return (
-            about
-            | self._about(reviewer)
-            | {"measure": self.measuring.describe()}
-            | self.ask(reviewer)
-        )
+        about |= self._about(reviewer)
+        return about | {"measure": self.measuring.describe()} | self.ask(reviewer)
 
     def ask(self, reviewer: Reviewer) -> dict[str, Any]:
         """The question to answer now (null: there is none), the last answered one, and what was
@@ -529,18 +484,18 @@ class MeasuringReview(Review):
         content = super().show_row(row, reviewer)
         if not self.measuring.plan.blind:
             return content
-        content = {name: part for name, part in content.items() if name != "predictions"}
-        if "fields" not in content:
-            return content
         hidden = hidden_columns(self.audit)
-        return content | {
-            "fields": [field for field in content["fields"] if field[0] not in hidden]
-        }
+        content = {name: part for name, part in content.items() if name != "predictions"}
+        if "fields" in content:
+            content["fields"] = [field for field in content["fields"] if field[0] not in hidden]
+        return content
 
     def show_context(self, row: Row, reviewer: Reviewer) -> dict[str, Any]:
-        """As in a review; asked blind, nothing: other rows and votes would tell the label."""
+        """Return what a review does; asked blind, nothing, since other rows and votes would name
+        the label.
+        """
         if self.measuring.plan.blind:
-            raise HTTPException(404, "Nothing is shown beside a row that is asked blind.")
+            raise HTTPException(404, "Nothing is shown with a row that is asked blind.")
         return super().show_context(row, reviewer)
 
     def _save(self, body: DecisionBody, reviewer: str) -> dict[str, Any]:
@@ -548,17 +503,15 @@ class MeasuringReview(Review):
             raise ValueError("Expected an answer to the question, got a note or a new class.")
         return self.measuring.answer(body.row, body.question, body.decision, body.label, reviewer)
 
-    def _id(self, row: int, reviewer: str) -> str:
+    def _check_issue(self, row: int, reviewer: str) -> None:
         if not self.measuring.has_asked(row, reviewer):
             raise HTTPException(404, f"Row {row} was not asked about.")
-        return super()._id(row, reviewer)
+        super()._check_issue(row, reviewer)
 
     def _shown_id(self, row: int, reviewer: str) -> str:
-        return (
-            super()._shown_id(row, reviewer)
-            if row in self.context.sent
-            else self._id(row, reviewer)
-        )
+        if row not in self.context.sent:
+            self._check_issue(row, reviewer)
+        return super()._shown_id(row, reviewer)
 
 
 def make_app(
@@ -568,7 +521,7 @@ def make_app(
     hosts: Collection[str] = LOOPBACK,
     decisions: str | Path | None = None,
     everything: bool = False,
-    plan: Plan | None = None,
+    plan: QuestionPlan | None = None,
     data: AuditData | None = None,
     in_notebook: bool = False,
     overlap: float = 0.0,
@@ -583,48 +536,37 @@ def make_app(
     two people.
     """
     names = [person.name for person in people]
-    review = (
-        Review(folder, decisions, everything, data, names, overlap)
-        if plan is None
-        else MeasuringReview(folder, decisions, plan, names)
-    )
-    app = FastAPI(
-        title="noiseproof review",
-        version="1",
-        docs_url=None,
-        redoc_url=None,
-        responses=PROBLEMS,
-        dependencies=[Depends(review.check_audit)],
-    )
+    review: Review
+    if plan is None:
+        review = Review(folder, decisions, everything, data, names, overlap)
+    else:
+        review = MeasuringReview(folder, decisions, plan, names)
+    app = FastAPI(docs_url=None, redoc_url=None, dependencies=[Depends(review.check_audit)])
     app.state.review = review
     app.add_exception_handler(RequestValidationError, explain_invalid)
+    app.add_exception_handler(UnknownSelection, explain_selection)
     app.add_middleware(Guard, people=people, hosts=hosts, in_notebook=in_notebook)
-    app.get("/", response_class=HTMLResponse)(review.show_page)
+    page = served_page()
+    app.get("/", response_class=HTMLResponse)(lambda: page)
     app.get("/api/audit")(review.show_audit)
+    app.get("/api/rows/{row}")(review.show_row)
+    app.get("/api/rows/{row}/picture", response_class=Response)(review.show_picture)
+    app.get("/api/context/{row}")(review.show_context)
+    app.post("/api/decisions")(review.decide)
     if isinstance(review, MeasuringReview):
         app.get("/api/question")(review.ask)
-    else:
-        app.get("/api/people")(review.show_people)
-        app.post("/api/people", responses={**NOT_FOUND, **NO_TEXT})(review.move)
-        app.get("/api/issues", responses=NOT_KEPT)(review.list_issues)
-        app.get("/api/issues/next", responses=NOT_KEPT)(review.next_issue)
-        app.post("/api/selections", responses={**NOT_KEPT, **NO_TEXT})(review.keep_selection)
-        app.get("/api/overview")(review.show_overview)
-        app.get("/api/map")(review.show_map)
-        app.get("/api/map/{row}", responses=NOT_FOUND)(review.show_map_row)
-    app.get("/api/rows/{row}", responses=NOT_FOUND)(review.show_row)
-    images: Responses = {200: {"content": {"image/png": {}, "image/jpeg": {}}}}
-    app.get("/api/rows/{row}/picture", response_class=Response, responses={**NOT_FOUND, **images})(
-        review.show_picture
-    )
-    app.get("/api/context/{row}", responses=NOT_FOUND)(review.show_context)
-    app.post("/api/decisions", responses={**NOT_FOUND, **NOT_SAVED})(review.decide)
-    if not isinstance(review, MeasuringReview):
-        app.post("/api/decisions/many", responses={**NOT_FOUND, **NOT_KEPT, **NOT_SAVED})(
-            review.decide_many
-        )
-        app.post("/api/merges", responses=NOT_SAVED)(review.merge)
-        app.post("/api/undo", responses=NOT_SAVED)(review.undo)
+        return app
+    app.get("/api/people")(review.show_people)
+    app.post("/api/people")(review.move)
+    app.get("/api/issues")(review.list_issues)
+    app.get("/api/issues/next")(review.next_issue)
+    app.post("/api/selections")(review.keep_selection)
+    app.get("/api/overview")(review.show_overview)
+    app.get("/api/map")(review.show_map)
+    app.get("/api/map/{row}")(review.show_map_row)
+    app.post("/api/decisions/many")(review.decide_many)
+    app.post("/api/merges")(review.merge)
+    app.post("/api/undo")(review.undo)
     return app
 
 

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     import uvicorn
     from fastapi import FastAPI
 
-# what decisions on an audit do not change
-SAME = ("row", "given_label", "suggested_label", "model_quality")
 _OPEN: dict[Path, ReviewSession] = {}  # by the file of decisions: one server writes it
 
 
@@ -40,7 +38,10 @@ class ReviewSession:
         listening: socket.socket,
         height: int,
     ):
-        self.app, self.address, self.height, self._server = app, address, height, server
+        self.app = app
+        self.address = address
+        self.height = height
+        self._server = server
         listening.listen(128)  # requests wait until the server answers
         self._thread = threading.Thread(
             target=server.run, kwargs={"sockets": [listening]}, daemon=True
@@ -117,10 +118,12 @@ def open_review(
         check_name(reviewer)
     folder = Path(folder)
     path = Path(decisions or folder / DECISIONS).absolute()
-    if (running := _OPEN.pop(path, None)) is not None:  # a cell that is run again
+    running = _OPEN.pop(path, None)
+    if running is not None:  # a cell that is run again
         running.close()
     save_once(report, folder, force=force)
-    token, embedded = secrets.token_urlsafe(32), in_notebook()
+    token = secrets.token_urlsafe(32)
+    embedded = in_notebook()
     listening = bind(port)  # before the file of decisions is locked
     app = make_app(
         folder,
@@ -135,7 +138,7 @@ def open_review(
     _OPEN[path] = session = ReviewSession(app, address, make_server(app), listening, height)
     if not embedded:
         webbrowser.open(address)
-    if is_script() if wait is None else wait:
+    if wait or (wait is None and is_script()):
         session.wait()
     return session
 
@@ -159,23 +162,23 @@ def save_once(report: LabelReport, folder: Path, *, force: bool = False) -> None
 
 
 def _same(issues: Any, table: Any) -> bool:
-    """Whether two tables of issues are those of one audit, whatever was decided since."""
-    one, other = (frame.sort_values("row") for frame in (issues, table))
-    is_equal = all(
-        (one[name].astype(str).to_numpy() == other[name].astype(str).to_numpy()).all()
-        for name in SAME[:3]
-    )
-    return is_equal and np.allclose(one[SAME[3]], other[SAME[3]], atol=1e-6, equal_nan=True)
+    """Return whether two tables of issues are of one audit, whatever was decided since."""
+    one = issues.sort_values("row")
+    other = table.sort_values("row")
+    for name in ("row", "given_label", "suggested_label"):
+        if not np.array_equal(one[name].astype(str), other[name].astype(str)):
+            return False
+    return np.allclose(one["model_quality"], other["model_quality"], atol=1e-6, equal_nan=True)
 
 
 def in_notebook() -> bool:
-    """Whether the code runs in the kernel of a notebook: IPython in a terminal has none."""
+    """Return whether the code runs in the kernel of a notebook: IPython in a terminal has none."""
     return getattr(_ipython_shell(), "kernel", None) is not None
 
 
 def is_script() -> bool:
-    """Whether the process ends with its code: it runs in no notebook, no IPython and no interactive
-    interpreter.
+    """Return whether the process ends with its code: it runs in no notebook, no IPython and no
+    interactive interpreter.
     """
     return _ipython_shell() is None and not hasattr(sys, "ps1") and not sys.flags.interactive
 

@@ -223,7 +223,7 @@ def landscape(
 def check_spacing(points: int, span: float) -> None:
     """Refuse a grid whose points are too far apart for the sharpness."""
     if (spacing := span / (points // 2)) > RADIUS * (1 + 1e-9):
-        remedy = f"Use --points {2 * math.ceil(span / RADIUS) + 1}, or a smaller --span."
+        remedy = f"Use --points {2 * math.ceil(span / RADIUS) + 1}, or a smaller `span`."
         raise ValueError(
             f"Expected points at most {RADIUS:g} apart, to compute the sharpness, got {spacing:g}."
             f" {remedy}"
