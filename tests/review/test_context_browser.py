@@ -39,7 +39,7 @@ def test_a_table_begins_with_the_columns_that_matter_and_names_rows_to_compare_w
         page.locator(".fields summary").click()
         assert page.get_by_text("noise0", exact=True).is_visible()
         assert page.locator("details tr").last.inner_text().split() == ["empty", "0"]  # at the end
-        assert page.locator(".votes li").all_inner_texts() == ["iris 1: ann"]
+        assert page.locator(".votes li").all_inner_texts() == ["iris 1: ann", "rose 1: bob"]
         assert page.locator(".fields").first.get_by_text("ann", exact=True).count() == 0
         titles = [
             "Near-duplicates",
