@@ -63,7 +63,9 @@ def _join_broken_words(environ: MutableMapping[str, str]) -> str:
     words = re.sub(r"\n([@=:]+)(\n(?=.)|\Z)", r"\1", "\n".join(broken)).split("\n")
     environ["COMP_WORDS"] = "\n".join(words)
     environ["COMP_CWORD"] = str(len(words) - 1)
-    kept = re.sub("@?[^@=:]*$", "", words[-1])
+    kept = words[-1]
+    if not re.fullmatch("[=:]+", broken[-1]):
+        kept = kept.removesuffix(broken[-1]).removesuffix("@")
     return re.sub("^--[^=]*=", "", kept)
 
 

@@ -172,6 +172,7 @@ def review(
     names = parse_names(reviewers) if reviewers else [reviewer and check_name(reviewer)]
     people = invite(names)
     hosts = _hosts(host, allowed_host or [])
+    listening = bind(port, host)  # before the decisions are locked
     server = make_app(
         folder,
         people,
@@ -181,7 +182,6 @@ def review(
         plan=plan,
         overlap=overlap,
     )
-    listening = bind(port, host)
     listening.listen(128)  # requests wait until the server answers
     _show_links(people, hosts[0], listening.getsockname()[1], is_local=host in LOCAL)
     echo(f"decisions: {server.state.review.path}\nCtrl+C ends it; nothing is lost.")
