@@ -111,7 +111,7 @@ def ray_session(address: str | None, **local: Any) -> Iterator[Any]:
 
 
 def check_engine(engine: str, address: str | None) -> None:
-    """Refuse an unknown engine, or an address beside one that has none."""
+    """Refuse an unknown engine, or an address for one that has none."""
     if engine not in get_args(Engine):
         raise ValueError(f"Expected an engine of {', '.join(get_args(Engine))}, got {engine!r}.")
     if engine == "local" and address is not None:

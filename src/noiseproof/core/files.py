@@ -179,7 +179,7 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-# Several files, with checksums beside them
+# Several files, with their checksums
 
 
 @contextmanager
@@ -202,7 +202,7 @@ def replacing_all(folder: Path, *, sync: bool = True) -> Iterator[Callable[[str]
         for path in parts.values():
             _sync(path)
         sums = {name: checksum(path) for name, path in parts.items()}
-        with suppress(Damaged):  # those of files that are not written now are lost
+        with suppress(Damaged):  # the checksums of other files are lost
             sums = {**(_checksums(folder) or {}), **sums}
         with replacing(folder / CHECKSUMS, sync=False) as path:
             path.write_text(json.dumps(sums, indent=1) + "\n", "utf-8")
@@ -323,7 +323,7 @@ class Lock:
     """The right to write somewhere, of one process at a time; ``held`` is False if another one has
     it.
 
-    The file names the holder, from its second byte on: Windows lets nobody read the first while it
+    The file names the holder, from its second byte on: Windows lets no one read the first while it
     is locked.
     """
 

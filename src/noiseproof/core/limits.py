@@ -25,7 +25,7 @@ class LimitExceeded(ValueError):
 
 
 def limit(name: str) -> int:
-    """Return a limit: that of ``LIMITS``, or of the environment."""
+    """Return a limit from the environment, or from ``LIMITS``."""
     variable = variable_of(name)
     text = os.environ.get(variable, "")
     if text and not (text.isdecimal() and int(text)):
@@ -64,7 +64,7 @@ def check_unpacked(unpacked: int, packed: int, source: object) -> None:
 
 
 def check_members(archive: ZipFile, path: Path, names: set[str] | None = None) -> None:
-    """Refuse a zip file whose members, all or those of ``names``, become much larger when they are
+    """Refuse a zip file whose members, all or the ``names``, become much larger when they are
     unpacked.
     """
     members = [info for info in archive.infolist() if names is None or info.filename in names]

@@ -34,8 +34,7 @@ def margins(logits: Tensor) -> Tensor:
     first = logits.detach().argmax(1, keepdim=True)  # (B, 1)
     shifted = logits - logits.detach().gather(1, first)
     scaled = shifted.exp()
-    # Beside the largest class, taking one class out of the sum keeps at least half of it: nothing
-    # cancels.
+    # Taking a class that is not the largest out of the sum keeps at least half: nothing cancels.
     rest = (scaled.sum(1, keepdim=True) - scaled).clamp_min(torch.finfo(logits.dtype).tiny).log()
     return torch.where(
         torch.zeros_like(logits, dtype=torch.bool).scatter(1, first, True),

@@ -35,7 +35,7 @@ class GaussianScale(Linear):
     """μ and standard deviations d = softplus(W′h + b′) + floor: the head of ``het``, and of ``ln``
     without ``root``.
 
-    One standard deviation for each logit, or, ``isotropic``, one for all. The ``floor`` is that of
+    One standard deviation for each logit, or, ``isotropic``, one for all. The ``floor`` is from
     Het's released code.
     """
 

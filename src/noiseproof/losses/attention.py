@@ -125,7 +125,7 @@ class EarlyLearning(Loss):
     Args:
         lam: λ, how strongly to hold on.
         clip: keep p in [clip, 1 − clip] inside ⟨t, p⟩, without a gradient outside, as the released
-            code with 1e-4. Without it, λ > 1 and a memory that reaches 1, as that of ELR+, leave
+            code with 1e-4. Without it, λ > 1 and a memory that reaches 1, as in ELR+, leave
             the loss without a lower bound.
 
     >>> memory = torch.tensor([[0.0, 0.9]])

@@ -262,7 +262,7 @@ class Loss(nn.Module):
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         """The rows of logits (B, K, …), of which each place is one."""
         if self.needs != {"logits"} or self.multilabel:
-            why = "has several labels a row" if self.multilabel else "needs the output of a head"
+            why = "has several labels per row" if self.multilabel else "needs the output of a head"
             raise ValueError(
                 f"Expected logits of shape (B, K) for `{self}`, which {why}, got"
                 f" {tuple(logits.shape)}."
@@ -384,7 +384,7 @@ class Loss(nn.Module):
 
 
 class MarginLoss(Loss):
-    """A loss l(p_y) of the label's probability alone; its gradient is one scalar a row times
+    """A loss l(p_y) of the label's probability alone; its gradient is one scalar per row times
     (softmax − onehot).
 
     A subclass writes ``value``. It adds ``slope`` = dl/dnll in closed form where autograd would

@@ -186,9 +186,9 @@ class PriorLoss(Loss):
     share of the batch.
 
     With a ``warmup``, training before this epoch (counted from 0, by ``set_epoch``) uses the shares
-    of all labels, as the training loop gives them by ``set_shares``; without that call, those of
-    the batch. Early in training, a prior above the true share of a class rewards never predicting
-    it, and a bounded loss has no gradient that leads back.
+    of all labels, as the training loop gives them by ``set_shares``, or the shares of the batch
+    without that call. Early in training, a prior above the true share of a class rewards never
+    predicting it, and a bounded loss has no gradient that leads back.
     """
 
     kind: Kind = "other"  # without a prior it depends on the labels of the other rows
@@ -294,9 +294,8 @@ class CR(PriorLoss):
     """Cross entropy with the confidence regulariser (Cheng et al. 2021).
 
     L = nll_y − β Σ_k P(ỹ = k)·nll_k (curriculum paper, A.5, Eq. 6). ``prior`` (K,) is the
-    distribution of the noisy labels; without it, that of the batch, and before the epoch ``warmup``
-    of a run that of all its labels. The loss has no lower bound, and training may go after it
-    without end; with a bounded ``loss`` in the place of nll, such as ``phuber:tau=1e3``, it has
+    distribution of the noisy labels: by default of the batch, and before the epoch ``warmup`` of
+    all labels of the run. The loss has no lower bound, and training may go after it without end; with a bounded ``loss`` in the place of nll, such as ``phuber:tau=1e3``, it has
     one.
 
     >>> CR(beta=1.0, prior=[0.5, 0.5])(torch.tensor([[2.0, 0.0]]), torch.tensor([0]))

@@ -45,7 +45,7 @@ class LN(Loss):
         covariance: ``full`` as above; ``diagonal`` and ``isotropic`` Σ^½ = diag(σ) + λI with
             ``Output.scale`` σ, (B, D) or (B, 1) (the LN paper gives no formula for these);
             ``identity`` is Σ = I.
-        start: the first weights of the head's layers, over those of the model's own initialisation,
+        start: the first weights of the head's layers, relative to the model's own initialisation,
             which the LN paper (ten classes) takes. With many classes a root of that size explains
             every label as noise at first.
 

@@ -13,7 +13,7 @@ and those that don't (``benchmarks/forecast.py``).
 
 Losses of a head count as losses of the margin alone: the covariance of LN and the attention of NAL
 are taken at their best value for the margin, the noise of Het where its head starts. Margins are
-those of the scores, logits over the temperature τ: weights have the factor 1/τ².
+taken of the scores, logits over the temperature τ: weights have the factor 1/τ².
 """
 
 import math

@@ -90,7 +90,7 @@ class NoisyLabels:
 
         The identity for absent classes.
 
-        Of several labels a row one for each class, (K, 2, 2).
+        Rows with several labels have one for each class, (K, 2, 2).
         """
         if self.given.dim() == 2:
             columns = zip(self.given.T, self.clean.T, strict=True)
@@ -169,7 +169,7 @@ class NoiseModel(ABC):
 
         Args:
             labels: true classes, (N,) integers from 0; classes may have no sample. Of several
-                labels a row, (N, K), 1 for each of them.
+                labels per row, (N, K), 1 for each of them.
             generator: a ``torch.Generator`` on the CPU, or a seed; models that draw nothing need
                 none.
             features: (N, …), for models that depend on each sample (see ``needs``); others ignore

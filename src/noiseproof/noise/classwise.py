@@ -1,7 +1,7 @@
 """Noise that depends on the class only: symmetric, asymmetric, any matrix.
 
 Published rates follow different conventions: docs/noise.md has the model and ``count`` of each
-source. The transition matrix is that of a single label, whatever the ``count``.
+source. The transition matrix is of a single label, whatever the ``count``.
 
 Order of draws: one number per row to select it, then, if symmetric, one number per row for its new
 class.
