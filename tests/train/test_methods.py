@@ -740,9 +740,7 @@ def test_without_a_prior_there_is_nothing_to_wait_for(name: str, digits: Task) -
         train(digits, spec, settings).last for spec in (line, f"({name}:loss=(phuber:tau=1e3))")
     )
     assert method["test_loss"] == loss_alone["test_loss"] and method["test_accuracy"] > 0.3
-    with pytest.raises(
-        ValueError, match="Expected a `prior` to wait for with `warmup`, got none"
-    ):
+    with pytest.raises(ValueError, match="Expected a `prior` to wait for with `warmup`, got none"):
         get_method(f"{name}:prior=none,warmup=2", digits, settings)
 
 

@@ -295,8 +295,8 @@ class CR(PriorLoss):
 
     L = nll_y − β Σ_k P(ỹ = k)·nll_k (curriculum paper, A.5, Eq. 6). ``prior`` (K,) is the
     distribution of the noisy labels: by default of the batch, and before the epoch ``warmup`` of
-    all labels of the run. The loss has no lower bound, and training may go after it without end; with a bounded ``loss`` in the place of nll, such as ``phuber:tau=1e3``, it has
-    one.
+    all labels of the run. The loss has no lower bound, and training may go after it without end;
+    with a bounded ``loss`` in the place of nll, such as ``phuber:tau=1e3``, it has one.
 
     >>> CR(beta=1.0, prior=[0.5, 0.5])(torch.tensor([[2.0, 0.0]]), torch.tensor([0]))
     tensor(-1.)

@@ -43,7 +43,8 @@ class LabelFile(NoiseModel):
         given: column (or columns, one for each annotator) of the given labels; by default
             ``label_noisy``, as in the files of the SLN paper, or the only column.
         clean: column of the true labels, compared with the labels of the data to check the order
-            of the rows; by default ``label``, if ``given`` has its default and the file has such a column.
+            of the rows; by default ``label``, if ``given`` has its default and there is such a
+            column.
         annotators: how several labels of a row are combined: ``vote``, the most frequent one, of
             the earliest column for ties; ``all``, one row for each label (``index`` is its row in
             the data); ``worst``, the wrong label of the earliest column, the true one if all are
