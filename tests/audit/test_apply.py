@@ -139,16 +139,6 @@ def test_lines_that_hold_next_to_nothing_are_counted_as_pandas_counts_them(
     assert changed.getvalue() == b"\n".join([header, b"a", line, b"c", b""])
 
 
-def test_labels_alone_are_corrected_beside_a_row_without_one(tmp_path: Path) -> None:
-    path = tmp_path / "t.csv"
-    # a gap is written as two quotes
-    pd.DataFrame({"y": ["b", None, *["a", "b"] * 19]}).to_csv(path, index=False)
-    probs = np.eye(2)[[0, 0, *[0, 1] * 19]] * 0.8 + 0.1
-    audit_rows(read_rows(path, label="y", pred_probs=probs)).save(tmp_path / "audit")
-    run("apply", tmp_path / "audit", "--accept-all", "--yes", "--out", tmp_path / "new.csv")
-    assert (tmp_path / "new.csv").read_text() == path.read_text().replace("b", "a", 1)
-
-
 # --- tables ---------------------------------------------------------------------------------------
 
 ODD = (
@@ -392,35 +382,6 @@ def test_pictures_move_to_the_folder_of_their_class_and_none_is_lost(
     assert not (tmp_path / "new.part").exists()
 
 
-def test_pictures_in_folders_called_by_numbers_move_by_name(tmp_path: Path) -> None:
-    # 0, 1, 10, 2 …: torchvision's order, of the columns of its models
-    names = sorted(map(str, range(11)))
-    shown = [name for name in names for _ in range(6)]
-    p = 0.89 * np.eye(11)[[names.index(name) for name in shown]] + 0.01
-    p[7] = 0.89 * np.eye(11)[names.index("10")] + 0.01  # the second picture among the ones is a ten
-    np.save(tmp_path / "p.npy", p)
-    for i, name in enumerate(shown):
-        (tmp_path / "photos" / name).mkdir(parents=True, exist_ok=True)
-        Image.fromarray(np.full((8, 8), i, dtype=np.uint8)).save(
-            tmp_path / "photos" / name / f"{i:02d}.png"
-        )
-    before = snapshot(tmp_path / "photos")
-    command = (
-        "audit",
-        tmp_path / "photos",
-        "--pred-probs",
-        tmp_path / "p.npy",
-        "--out",
-        tmp_path / "audit",
-    )
-    assert "with --classes" in run(*command, code=2)
-    run(*command, "--classes", ",".join(names))
-    run("apply", tmp_path / "audit", "--accept-all", "--yes", "--out", tmp_path / "new")
-    assert snapshot(tmp_path / "new") == {
-        {"1/07.png": "10/07.png"}.get(k, k): v for k, v in before.items()
-    }
-
-
 def test_links_that_lead_nowhere_are_left_out(tmp_path: Path) -> None:
     folder = picture_audit(tmp_path)
     (tmp_path / "photos" / "cat" / "9.png").symlink_to(tmp_path / "gone.png")
@@ -634,17 +595,6 @@ def test_a_frame_in_memory_is_corrected_in_a_copy(tmp_path: Path, dtype: str) ->
     )
 
 
-def test_truth_values_among_numbers_keep_their_spelling(tmp_path: Path) -> None:
-    frame = pd.DataFrame(
-        {"x": np.arange(40.0), "y": pd.Series([True, *[True, 0] * 19, True], dtype=object)}
-    )
-    probs = np.eye(2)[[0, *[1, 0] * 19, 1]] * 0.8 + 0.1
-    audit_rows(read_rows(frame, label="y", pred_probs=probs)).save(tmp_path / "audit")
-    found = corrected(tmp_path / "audit", frame, accept_all=True, yes=True)["y"].tolist()
-    assert found[0] is not False and found == [0, *frame["y"].tolist()[1:]]
-    assert list(map(type, found)) == [int, *[bool, int] * 19, bool]
-
-
 def test_a_category_that_no_row_has_becomes_one(tmp_path: Path) -> None:
     frame = pd.DataFrame({"x": np.arange(40.0), "y": pd.Categorical(["a", "b"] * 20)})
     probs = np.eye(3)[[0, 1] * 20] * 0.7 + 0.1
@@ -695,47 +645,6 @@ def test_labels_in_memory_beside_a_file_are_not_looked_for_in_it(tmp_path: Path)
     assert corrected(tmp_path / "audit", given, accept_all=True, yes=True).tolist() == true.tolist()
     with pytest.raises(ValueError, match="Expected the labels that were audited, an array"):
         corrected(tmp_path / "audit", pd.DataFrame({"y": given}), accept_all=True, yes=True)
-
-
-def test_arrays_in_memory_are_corrected_in_memory(tmp_path: Path) -> None:
-    random, true = np.random.default_rng(0), np.arange(40) % 2
-    given = true.copy()
-    given[0] = 1
-    x = random.normal(size=(40, 2)) + 4 * true[:, None]
-    audit_rows(read_rows(x, labels=given, pred_probs=np.eye(2)[true] * 0.8 + 0.1)).save(
-        tmp_path / "audit"
-    )
-    assert corrected(tmp_path / "audit", given, accept_all=True, yes=True).tolist() == true.tolist()
-    for options in ((), ("--retrain",)):
-        assert "audit.corrected" in run(
-            "apply", tmp_path / "audit", "--accept-all", "--yes", *options, code=2
-        )
-    assert (
-        "audit.corrected" in open_rows(read_audit(tmp_path / "audit").config).show(0, "0")["note"]
-    )
-
-
-def test_embeddings_beside_labels_alone_are_trained_on(tmp_path: Path) -> None:
-    random, true = np.random.default_rng(0), np.arange(60) % 2
-    given = true.copy()
-    given[0] = 1
-    np.save(tmp_path / "x.npy", random.normal(size=(60, 3)) + 4 * true[:, None])
-    np.save(tmp_path / "y.npy", np.array(["cat", "dog"])[given])
-    run(
-        "audit",
-        "--labels",
-        tmp_path / "y.npy",
-        "--embeddings",
-        tmp_path / "x.npy",
-        "--fast",
-        "--epochs",
-        5,
-        "--out",
-        tmp_path / "audit",
-    )
-    options = ("--accept-all", "--yes", "--retrain", "--epochs", 1, "--out", tmp_path / "new.npy")
-    assert "difference" in run("apply", tmp_path / "audit", *options)
-    assert np.load(tmp_path / "new.npy").tolist() == np.array(["cat", "dog"])[true].tolist()
 
 
 # --- before and after -----------------------------------------------------------------------------
@@ -1423,25 +1332,6 @@ def test_classes_that_the_user_named_are_known_when_it_retrains(tmp_path: Path) 
     options = ("--accept-all", "--yes", "--retrain", "--epochs", 1, "--out", tmp_path / "new.npy")
     assert "difference" in run("apply", tmp_path / "audit", *options)
     assert np.load(tmp_path / "new.npy").tolist()[0] == "cat"
-
-
-def test_a_class_called_by_a_number_that_no_row_has_is_written_by_its_name(tmp_path: Path) -> None:
-    path = tmp_path / "t.csv"
-    pd.DataFrame({"a": range(4), "y": ["0", "2", "0", "2"]}).to_csv(path, index=False)
-    folder = write_audit(
-        tmp_path / "audit",
-        ["0", "2"] * 2,
-        ["10"] * 4,
-        issues=1,
-        kind="table",
-        data=path,
-        label="y",
-        classes=["0", "1", "10", "2"],
-        classes_named=True,
-        words=["0", "2"] * 2,
-    )
-    run("apply", folder, "--accept-all", "--yes", "--out", tmp_path / "new.csv")
-    assert pd.read_csv(tmp_path / "new.csv", dtype=str)["y"].tolist() == ["10", "2", "0", "2"]
 
 
 def test_names_that_xml_cannot_hold_are_refused_before_anything_is_exported(tmp_path: Path) -> None:

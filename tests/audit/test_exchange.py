@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
@@ -13,7 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from PIL import Image
-from toolfiles import ANSWERS, answer_label_studio, content_of
+from toolfiles import ANSWERS, Made, answer_label_studio, content_of, in_a_copy, inside
 from typer.testing import CliRunner
 
 from noiseproof.audit import LabelReport, audit, read_audit, read_rows, write_corrected
@@ -116,32 +117,43 @@ def probabilities(classes: list[int]) -> Any:
     return np.eye(2)[classes] * 0.9 + 0.05
 
 
-@pytest.fixture
-def pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LabelReport:
-    """A saved audit of 40 pictures, two of them in the wrong folder."""
-    monkeypatch.chdir(tmp_path)
-    for i in range(40):
-        given = i % 2 if i not in (4, 9) else 1 - i % 2
-        path = Path("photos", CLASSES[given], f"{i:02d} ü.png")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.new("RGB", (20, 10), (6 * i, 0, 255 * (i % 2))).save(path)
-    true = [int(path.name[:2]) % 2 for path in sorted(Path("photos").rglob("*.png"))]
-    report = audit(read_rows("photos", pred_probs=probabilities(true), classes=CLASSES))
-    report.save("audit")
-    return report
+@pytest.fixture(scope="module")
+def audited_pictures(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Made:
+    """A saved audit of 40 pictures, two of them in the wrong folder; made once."""
+    with inside(tmp_path_factory.mktemp("pictures")) as folder:
+        for i in range(40):
+            given = i % 2 if i not in (4, 9) else 1 - i % 2
+            path = Path("photos", CLASSES[given], f"{i:02d} ü.png")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.new("RGB", (20, 10), (6 * i, 0, 255 * (i % 2))).save(path)
+        true = [int(path.name[:2]) % 2 for path in sorted(Path("photos").rglob("*.png"))]
+        report = audit(read_rows("photos", pred_probs=probabilities(true), classes=CLASSES))
+        report.save("audit")
+    return folder, report
+
+
+@pytest.fixture(scope="module")
+def audited_texts(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    with inside(tmp_path_factory.mktemp("texts")) as folder:
+        given = [CLASSES[i % 2 if i not in (4, 9) else 1 - i % 2] for i in range(40)]
+        frame = pd.DataFrame({"t": [f"text <{i}>" for i in range(40)], "y": given})
+        frame.to_csv("t.csv", index=False)
+        probs = probabilities([i % 2 for i in range(40)])
+        report = audit(read_rows("t.csv", label="y", text="t", pred_probs=probs, classes=CLASSES))
+        report.save("audit")
+    return folder, report
 
 
 @pytest.fixture
-def texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LabelReport:
-    monkeypatch.chdir(tmp_path)
-    given = [CLASSES[i % 2 if i not in (4, 9) else 1 - i % 2] for i in range(40)]
-    pd.DataFrame({"t": [f"text <{i}>" for i in range(40)], "y": given}).to_csv("t.csv", index=False)
-    true = [i % 2 for i in range(40)]
-    report = audit(
-        read_rows("t.csv", label="y", text="t", pred_probs=probabilities(true), classes=CLASSES)
-    )
-    report.save("audit")
-    return report
+def pictures(audited_pictures: Made, tmp_path: Path) -> Iterator[LabelReport]:
+    yield from in_a_copy(audited_pictures, tmp_path)
+
+
+@pytest.fixture
+def texts(audited_texts: Made, tmp_path: Path) -> Iterator[LabelReport]:
+    yield from in_a_copy(audited_texts, tmp_path)
 
 
 # --- out ------------------------------------------------------------------------------------------
@@ -630,32 +642,6 @@ def test_flat_tasks_without_the_id_of_the_annotation(tmp_path: Path) -> None:
     (tmp_path / "min.json").write_text(json.dumps(flat), "utf-8")
     data = read_rows(tmp_path / "min.json", pred_probs=probabilities([i % 2 for i in range(20)]))
     assert data.classes == CLASSES and data.given.tolist() == [i % 2 for i in range(20)]
-
-
-def test_a_file_is_parsed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "tasks.json").write_text(json.dumps(tasks_of()), "utf-8")
-    count, loads = [0], json.loads
-
-    def counting(text: Any, **options: Any) -> Any:
-        count[0] += len(text) > 1000
-        return loads(text, **options)
-
-    monkeypatch.setattr(json, "loads", counting)
-    assert (
-        len(
-            read_rows(tmp_path / "tasks.json", pred_probs=probabilities([i % 2 for i in range(40)]))
-        )
-        == 40
-    )
-    assert count == [1]
-    # and again once it has changed
-    (tmp_path / "tasks.json").write_text(json.dumps(tasks_of(38)), "utf-8")
-    assert (
-        len(
-            read_rows(tmp_path / "tasks.json", pred_probs=probabilities([i % 2 for i in range(38)]))
-        )
-        == 38
-    )
 
 
 def test_a_new_class_is_among_the_labels_of_cvat(pictures: LabelReport) -> None:

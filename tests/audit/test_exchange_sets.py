@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
@@ -15,7 +16,16 @@ import numpy as np
 import pandas as pd
 import pytest
 from PIL import Image
-from toolfiles import ANSWERS, Sets, answer_cvat, answer_label_studio, content_of
+from toolfiles import (
+    ANSWERS,
+    Made,
+    Sets,
+    answer_cvat,
+    answer_label_studio,
+    content_of,
+    in_a_copy,
+    inside,
+)
 from typer.testing import CliRunner
 
 from noiseproof.audit import LabelReport, audit, read_audit, read_rows, write_corrected
@@ -44,31 +54,42 @@ def name_of(row: int) -> str:
     return f"{row:02d} ü.png"
 
 
-@pytest.fixture
-def pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LabelReport:
-    """A saved audit of 60 pictures with several labels, three of them wrong."""
-    monkeypatch.chdir(tmp_path)
-    Path("photos").mkdir()
-    for i in range(60):
-        Image.new("RGB", (20, 10), (4 * i, 0, 0)).save(Path("photos", name_of(i)))
-    lines = [{"file_name": name_of(i), "label": labels_of(GIVEN[i])} for i in range(60)]
-    Path("photos/metadata.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-    report = audit(read_rows("photos", pred_probs=PROBS, classes=NAMES))
-    assert report.data.labels.are_sets and np.array_equal(report.data.labels.answers, GIVEN)
-    assert {*report.data.row[report.label_issues.is_issue].tolist()} == {*WRONG}
-    report.save("audit")
-    return report
+@pytest.fixture(scope="module")
+def audited_pictures(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    """A saved audit of 60 pictures with several labels, three of them wrong; made once."""
+    with inside(tmp_path_factory.mktemp("pictures")) as folder:
+        Path("photos").mkdir()
+        for i in range(60):
+            Image.new("RGB", (20, 10), (4 * i, 0, 0)).save(Path("photos", name_of(i)))
+        lines = [{"file_name": name_of(i), "label": labels_of(GIVEN[i])} for i in range(60)]
+        Path("photos/metadata.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+        report = audit(read_rows("photos", pred_probs=PROBS, classes=NAMES))
+        assert np.array_equal(report.data.labels.answers, GIVEN)
+        assert {*report.data.row[report.label_issues.is_issue].tolist()} == {*WRONG}
+        report.save("audit")
+    return folder, report
+
+
+@pytest.fixture(scope="module")
+def audited_texts(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    with inside(tmp_path_factory.mktemp("texts")) as folder:
+        words = ["; ".join(labels_of(answers)) for answers in GIVEN]
+        frame = pd.DataFrame({"t": [f"text <{i}>" for i in range(60)], "y": words})
+        frame.to_csv("t.csv", index=False)
+        options = {"label": "y", "text": "t", "multi_label": ";", "classes": NAMES}
+        report = audit(read_rows("t.csv", pred_probs=PROBS, **options))
+        report.save("audit")
+    return folder, report
 
 
 @pytest.fixture
-def texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LabelReport:
-    monkeypatch.chdir(tmp_path)
-    words = ["; ".join(labels_of(answers)) for answers in GIVEN]
-    pd.DataFrame({"t": [f"text <{i}>" for i in range(60)], "y": words}).to_csv("t.csv", index=False)
-    options = {"label": "y", "text": "t", "multi_label": ";", "classes": NAMES}
-    report = audit(read_rows("t.csv", pred_probs=PROBS, **options))
-    report.save("audit")
-    return report
+def pictures(audited_pictures: Made, tmp_path: Path) -> Iterator[LabelReport]:
+    yield from in_a_copy(audited_pictures, tmp_path)
+
+
+@pytest.fixture
+def texts(audited_texts: Made, tmp_path: Path) -> Iterator[LabelReport]:
+    yield from in_a_copy(audited_texts, tmp_path)
 
 
 # --- out ------------------------------------------------------------------------------------------

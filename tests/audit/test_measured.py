@@ -118,23 +118,6 @@ def test_the_summary_has_what_was_measured(folder: Path) -> None:
     assert rate.low <= (np.load(folder.parent / "given.npy") != true).mean() <= rate.high
 
 
-def test_what_is_printed(folder: Path) -> None:
-    before = read_audit(folder).summary["issues"]
-    shown = run("measure", folder)
-    found = measure(read_audit(folder), read_answers(find_decisions(folder)))
-    assert found is not None
-    lines = shown.splitlines()
-    assert lines[0] == f"measured: {DECISIONS} decisions"
-    assert lines[1].startswith(
-        f"wrong labels: {found.rate.as_share()}, about {found.rate.value * ROWS:.0f} of {ROWS}"
-    )
-    assert f"at most {found.wrong_left.high:.0f}" in lines[2]
-    after = int(read_audit(folder).issues["is_label_issue"].sum())  # issues.csv is written anew
-    assert lines[3].startswith(f"called wrong (goal f1): {after} labels ({before} before)")
-    assert lines[4] == f"further decisions that halve the interval: {found.to_halve}"
-    assert f"reliability: {folder / 'reliability.png'}" in lines
-
-
 def test_a_second_time_changes_nothing(folder: Path) -> None:
     key = read_audit(folder).key
     run("measure", folder)

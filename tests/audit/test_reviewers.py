@@ -12,7 +12,6 @@ from itertools import product
 import numpy as np
 import pytest
 from scipy.stats import binomtest
-from sklearn.metrics import cohen_kappa_score
 
 from noiseproof.audit.decisions import Decision
 from noiseproof.audit.measure.interval import Estimate, agreement, corrected, exact_share
@@ -48,11 +47,6 @@ def test_shares_of_nothing_are_refused() -> None:
         exact_share(3, 2)
 
 
-def test_kappa_by_hand() -> None:
-    found = agreement(pairs("aabb", "abbb"), 2)  # same 3/4; chance (2·1 + 2·3)/16 = 1/2
-    assert found is not None and (found.rows, found.same, found.kappa) == (4, 0.75, 0.5)
-
-
 def test_kappa_is_the_exact_fraction_for_all_answers_on_three_rows() -> None:
     for first, second in product(product("abc", repeat=3), repeat=2):
         found = agreement(pairs("".join(first), "".join(second)), 3)
@@ -63,15 +57,6 @@ def test_kappa_is_the_exact_fraction_for_all_answers_on_three_rows() -> None:
             assert math.isnan(found.kappa)
         else:
             assert found.kappa == pytest.approx(float((same - chance) / (1 - chance)))
-
-
-@pytest.mark.parametrize("classes", ["ab", "abcde"])
-def test_kappa_is_scikit_learns(classes: str) -> None:
-    generator = np.random.default_rng(0)
-    first = generator.choice(list(classes), 200)
-    second = np.where(generator.random(200) < 0.7, first, generator.choice(list(classes), 200))
-    found = agreement(pairs("".join(first), "".join(second)), len(classes))
-    assert found is not None and found.kappa == pytest.approx(cohen_kappa_score(first, second))
 
 
 @pytest.mark.parametrize("num_classes", [2, 3, 10])

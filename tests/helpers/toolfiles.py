@@ -2,15 +2,40 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Callable
+import os
+import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
 
+from noiseproof.audit import LabelReport
 from noiseproof.audit.exchange import TOOLS
 
 Sets = dict[str, list[str]]  # labels by the name of a picture, or the number of a text
+
+
+Made = tuple[Path, LabelReport]  # a saved audit in a folder
+
+
+@contextlib.contextmanager
+def inside(folder: Path) -> Iterator[Path]:
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        yield folder
+    finally:
+        os.chdir(before)
+
+
+def in_a_copy(made: Made, place: Path) -> Iterator[LabelReport]:
+    """An audit that was made once, in a folder of the test's own."""
+    folder, report = made
+    shutil.copytree(folder, place, dirs_exist_ok=True)
+    with inside(place):
+        yield report
 
 
 def content_of(tool: str, path: Path) -> Any:
