@@ -301,9 +301,11 @@ def test_a_csv_file_is_where_a_log_begins_and_ends(tmp_path: Path) -> None:
         DecisionLog(path)
     with pytest.raises(BadDecisions, match="another review writes to it"):
         check_free(log.path)
+    assert log.path.read_bytes()[18:20] == b"\2\2"  # WAL
     log.close()
     log.close()
     check_free(log.path)
+    assert log.path.read_bytes()[18:20] == b"\1\1"  # one file that can be read anywhere
     assert read_log(path) == read_log(log.path) == [*lines, keep(3)]
 
 

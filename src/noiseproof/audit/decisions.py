@@ -17,7 +17,7 @@ import os
 import sqlite3
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeVar, get_args
 
@@ -471,5 +471,8 @@ class DecisionLog:
             if not self._lock.held:
                 return
             write_csv(_select(self._connection), self._csv)
+            # one file without a log next to it, which a folder that is read-only can hold, too
+            with suppress(sqlite3.OperationalError):  # another process reads it
+                self._connection.execute("PRAGMA journal_mode=DELETE")
             self._connection.close()
             self._lock.release()
