@@ -71,7 +71,6 @@ MODELS: list[dict[str, Any]] = [
     {"model": "network", "method": "co-teaching"},  # a training for each fold
     {"model": "trees"},
     {"model": "both"},
-    {"mode": "fast"},
     {"mode": "fast", "model": "network"},
     {"estimator": LogisticRegression()},
 ]
