@@ -251,7 +251,7 @@ def test_a_damaged_design_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"strata\.npy as it was written, got something else"):
         Design.read(audit)
     (tmp_path / "checksums.json").unlink()
-    with pytest.raises(ValueError, match=r"measure\.json.*other rows.*measure anew"):
+    with pytest.raises(ValueError, match=r"measure\.json.*other rows.*measure again"):
         Design.read(audit)
 
 
