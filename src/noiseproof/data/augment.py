@@ -26,7 +26,6 @@ from noiseproof.core.grammar import parse_call
 from noiseproof.papers import PAPERS, get_paper
 
 Size = int | tuple[int, int]
-Fill = Literal["zero", "reflect"]
 Interpolation = Literal["bilinear", "nearest"]
 
 
@@ -104,29 +103,16 @@ def _check_crop(size: int, length: int) -> None:
         )
 
 
-def _pad(images: Tensor, paddings: tuple[int, int], fill: Fill) -> Tensor:
-    if fill == "zero":
-        return F.pad(images, (paddings[1], paddings[1], paddings[0], paddings[0]))
-    for dim, padding in enumerate(paddings, 2):
-        last = images.shape[dim] - 1
-        if padding > last:
-            raise ValueError(
-                f"Expected reflected padding below the image's {last + 1} pixels, got {padding}."
-            )
-        index = torch.arange(-padding, last + 1 + padding, device=images.device)
-        images = images.index_select(dim, last - (last - index.abs()).abs())
-    return images
-
-
 def _random_crop(
-    images: Tensor, params: Tensor, paddings: tuple[int, int], size: tuple[int, int], fill: Fill
+    images: Tensor, params: Tensor, paddings: tuple[int, int], size: tuple[int, int]
 ) -> Tensor:
-    """Pad, then crop a window of each image: every row of a window is a contiguous strip of the
-    padded batch.
+    """Pad with zeros, then crop a window of each image: every row of a window is a contiguous strip
+    of the padded batch.
     """
     B, C = images.shape[:2]
     h, w = size
-    padded = _pad(images, paddings, fill).contiguous()
+    down, right = paddings
+    padded = F.pad(images, (right, right, down, down)).contiguous()
     height, width = padded.shape[2:]
     _check_crop(h, height)
     _check_crop(w, width)
@@ -149,12 +135,10 @@ class PadCrop(Transform):
     """
 
     padding: int
-    mode: Fill = "zero"
     size: Size | None = None
 
     def __post_init__(self) -> None:
         check_count("padding", self.padding, 0)
-        check_word("mode", self.mode, ("zero", "reflect"))
         if self.size is not None:
             _pair("size", self.size)
 
@@ -162,7 +146,7 @@ class PadCrop(Transform):
 
     def transform(self, images: Tensor, params: Tensor) -> Tensor:
         size = (images.shape[2], images.shape[3]) if self.size is None else _pair("size", self.size)
-        return _random_crop(images, params, (self.padding, self.padding), size, self.mode)
+        return _random_crop(images, params, (self.padding, self.padding), size)
 
 
 @dataclass(frozen=True)
@@ -174,11 +158,9 @@ class Shift(Transform):
     """
 
     max_fraction: float
-    mode: Fill = "zero"
 
     def __post_init__(self) -> None:
         check_number("max_fraction", self.max_fraction, "[0, 1)")
-        check_word("mode", self.mode, ("zero", "reflect"))
 
     columns = 2
 
@@ -186,7 +168,7 @@ class Shift(Transform):
         height, width = images.shape[2:]
         down = int(self.max_fraction * height + 1e-6)
         right = int(self.max_fraction * width + 1e-6)
-        return _random_crop(images, params, (down, right), (height, width), self.mode)
+        return _random_crop(images, params, (down, right), (height, width))
 
 
 @dataclass(frozen=True)
@@ -790,7 +772,7 @@ def augmentation(dataset: str, paper: str | None = None, *, train: bool = True) 
     the text of a paper leaves open.
 
     >>> augmentation("cifar10", "bias").transforms[:2]
-    (Flip(p=0.5), PadCrop(padding=4, mode='zero', size=None))
+    (Flip(p=0.5), PadCrop(padding=4, size=None))
     """
     name = SAME_IMAGES.get(dataset, dataset)
     if paper is None and name in _RECIPES:
