@@ -144,15 +144,6 @@ def test_numbers_that_name_no_class_are_refused() -> None:
         encode_labels(np.eye(3)[:2])
 
 
-@pytest.mark.parametrize(
-    "labels", [["1.0", "2.0"], [1.0, 2.0], [1, 2], pd.Series([1, 2], dtype="Int64")]
-)
-def test_labels_that_are_all_numerals_are_found_among_words(labels: Any) -> None:
-    classes = encode_labels(["1.0", "2.0", "other"])[1]
-    assert classes == ("1.0", "2.0", "other")
-    assert encode_labels(labels, classes)[0].tolist() == [0, 1]
-
-
 def test_labels_are_looked_up_as_they_are_written_before_their_value() -> None:
     classes = encode_labels(["1", "1.0", "01", "other"])[1]
     assert encode_labels(["1", "1.0", "01"], classes)[0].tolist() == [
@@ -361,22 +352,6 @@ def test_lazy_rows_and_labels_are_read_only_when_needed() -> None:
 
 
 @pytest.mark.parametrize(
-    "more",
-    [
-        {"targets": [1, 1, 0, 1], "target_transform": abs},
-        {"targets": [1, 1, 0, 1], "transforms": lambda x, y: (x, y)},
-        {"targets": [1, 1, 0, 1]},  # nothing says that items have other labels, but they do
-        {"targets": [0, 1]},
-    ],
-)
-def test_lazy_labels_are_those_of_the_items(more: dict[str, Any]) -> None:
-    changed = Pictures()
-    changed.__dict__.update(more)
-    data = from_torch(changed, lazy=True)
-    assert data.train.y.tolist() == [0, 1, 0, 1]
-
-
-@pytest.mark.parametrize(
     ("items", "error"),
     [
         (None, "Expected a torch Dataset of (x, y), got NoneType"),
@@ -533,47 +508,6 @@ def test_a_file_without_a_header_has_columns_by_number(tmp_path: Path) -> None:
         ValueError, match=r"Expected a .csv or .tsv or .xlsx file without names of columns, got"
     ):
         from_table(tmp_path / "a.jsonl", label="1", header=False)
-
-
-def test_json_lines(tmp_path: Path) -> None:
-    lines = [
-        '{"x": 1.5, "y": "a", "z": {"deep": 1}}',
-        "",
-        '{"y": "b", "x": null, "w": true}',
-        '{"x": 3, "y": "a"}',
-    ]
-    (tmp_path / "a.jsonl").write_text("\n".join(lines))
-    data = from_table(tmp_path / "a.jsonl", label="y", missing="impute", features=["x"])
-    assert data.train.x.flatten().tolist() == [1.5, 2.25, 3] and data.classes == ("a", "b")
-    for line, got in (
-        ("[1, 2]", r"the line '\[1, 2\]'. Write one object"),
-        ("{x}", "a line that is not JSON"),
-    ):
-        (tmp_path / "a.jsonl").write_text(f'{{"x": 1, "y": "a"}}\n{line}\n')
-        with pytest.raises(ValueError, match=f"Expected a readable .* in .*a.jsonl, got {got}"):
-            from_table(tmp_path / "a.jsonl", label="y")
-
-
-def test_excel_sheets(tmp_path: Path) -> None:
-    openpyxl = pytest.importorskip("openpyxl")
-    book = openpyxl.Workbook()
-    for row in (
-        ["x", None, "y"],
-        [1, 5, "a"],
-        [],
-        [None, 6, "b"],
-        ["=1+2", 7, "a"],
-        [None, None, None],
-    ):
-        book.active.append(row)
-    book.create_sheet("other").append(["nothing"])
-    book.save(tmp_path / "a.xlsx")
-    data = from_table(tmp_path / "a.xlsx", label="y", missing="impute", features=["x"])
-    assert data.train.x.flatten().tolist() == [1, 1, 1]  # Excel never computed the formula
-    book.active.append([1, 2, 3, 4])
-    book.save(tmp_path / "a.xlsx")
-    with pytest.raises(ValueError, match=r"a.xlsx, got rows with more cells than the header"):
-        from_table(tmp_path / "a.xlsx", label="y")
 
 
 def test_tables_of_other_libraries(tmp_path: Path) -> None:
@@ -814,18 +748,6 @@ def test_numbers_that_name_the_rows_are_left_out(name: str) -> None:
     assert from_table(given(20).assign(**{name: numbers[:20]}), label="y").encoder.names == (
         "x",
         name,
-    )
-
-
-@pytest.mark.parametrize("name", ["paid", "price_index"])
-def test_other_numbers_that_all_differ_are_pointed_out(name: str) -> None:
-    rank = np.random.default_rng(0).permutation(300)
-    data = from_table(given().assign(**{name: rank, "even": np.arange(300) * 2}), label="y")
-    assert data.encoder.names == ("x", name, "even")
-    assert data.notes == tuple(
-        f"Column '{c}' differs in every row: if it is an identifier, leave it out (`--id {c}` or"
-        f" `--ignore {c}` in an audit, else `features`)."
-        for c in (name, "even")
     )
 
 

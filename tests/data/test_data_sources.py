@@ -133,14 +133,6 @@ def test_digits_are_the_default_and_bundled() -> None:
     assert int(data.train.x.max()) == 255 and len(data.train.x.unique()) == 17
 
 
-@pytest.mark.parametrize(
-    "spec", ["two-moons:n=1", "circles:factor=1", "two-moons:spread=-1", "digits:test=1"]
-)
-def test_sets_without_files_refuse_nonsense(spec: str) -> None:
-    with pytest.raises(ValueError, match="Expected `"):
-        get_dataset(spec)
-
-
 def test_names_are_registered_and_unknown_ones_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -87,23 +87,6 @@ def test_classes_of_soft_labels_are_the_columns_of_a_frame() -> None:
     assert np.array_equal(again.predict_proba(X), model.predict_proba(X))
 
 
-def test_plain_validation_labels_are_taken_beside_soft_ones() -> None:
-    """By their names, in the order of the columns, which are not sorted."""
-    names = ["virginica", "setosa", "versicolor"]
-    soft = pd.DataFrame((np.eye(3)[Y] * 0.7 + 0.1), columns=["setosa", "versicolor", "virginica"])[
-        names
-    ]
-    plain = np.array(["setosa", "versicolor", "virginica"])[Y]
-    model = small(epochs=20).fit(X, soft, X_val=X, y_val=plain)
-    right = np.mean(model.predict(X) == plain)
-    assert model.history_[-1]["validation_accuracy"] == pytest.approx(right) and right > 0.8
-    with pytest.raises(
-        ValueError,
-        match=r"Expected `y_val` of shape \(150,\), one label for each row",
-    ):
-        small().fit(X, soft, X_val=X, y_val=soft)
-
-
 def test_one_hot_labels_are_warned_of_and_counts_are_not() -> None:
     with pytest.warns(UserWarning, match=r"single 1.*y.argmax\(axis=1\).*2 \* y"):
         assert small(epochs=1).fit(X, np.eye(3)[Y]).multilabel_
@@ -477,27 +460,6 @@ def test_labels_come_back_as_they_went_in(y: Any, tmp_path: Path) -> None:
 def test_refusals(x: Any, y: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         small().fit(x, y)
-
-
-def test_tables_of_polars_and_arrow_with_words_are_as_those_of_pandas() -> None:
-    polars, arrow = pytest.importorskip("polars"), pytest.importorskip("pyarrow")
-    frame = pd.DataFrame(X, columns=list("abcd")).assign(
-        word=np.where(Y == 1, "x", "y"), a=np.where(Y == 2, np.nan, 1)
-    )
-    expected = small().fit(frame, NAMES).predict_proba(frame)
-    for table in (polars.from_pandas(frame), arrow.Table.from_pandas(frame)):
-        model = small().fit(table, NAMES)
-        assert (
-            model.predict_proba(table) == expected
-        ).all() and model.feature_names_in_.tolist() == [*"abcd", "word"]
-
-
-def test_a_frame_has_no_two_columns_of_one_name() -> None:
-    words = np.where(Y == 0, "confidence", NAMES)
-    model = small().fit(X, words)
-    with pytest.raises(ValueError, match="other names than 'confidence', .*Use predict_proba"):
-        model.predict_frame(X)
-    assert model.predict_proba(X).shape == (150, len(set(words)))
 
 
 @pytest.mark.parametrize(
