@@ -20,7 +20,7 @@ from noiseproof.data.base import Dataset, Split
 from noiseproof.data.frames import list_class_names
 from noiseproof.data.images import Fit, decode, to_pixels
 from noiseproof.data.labels import TrainingLabels
-from noiseproof.data.tables import from_table, shifted_columns
+from noiseproof.data.tables import from_table, number_columns
 from noiseproof.data.text import from_text
 
 Pair = tuple[Any, Any]
@@ -128,7 +128,7 @@ def from_arrays(
     labels = TrainingLabels(y, classes)
     _check_same_length(inputs, labels.y, "x")
     notes += labels.describe()
-    columns = shifted_columns(_plain(x)) if inputs.dim() == 2 else None
+    columns = number_columns(_plain(x)) if inputs.dim() == 2 else None
     encoded = inputs
     if columns is not None:
         encoded = columns.encode(_plain(x))

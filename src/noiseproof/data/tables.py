@@ -271,17 +271,28 @@ def moments(values: NDArray[Any]) -> tuple[Any, Any]:
     return mean, np.where(np.float32(std) > 1e-14 * np.abs(mean), std, 1.0)[()]
 
 
-def shifted_columns(x: NDArray[Any], names: Iterable[str] | None = None) -> Columns | None:
-    """Return an encoder that subtracts the means of numbers (N, D) that float32 can't distinguish;
-    None if there are none.
+def number_columns(x: NDArray[Any], names: Iterable[str] | None = None) -> Columns | None:
+    """Return an encoder of numbers (N, D) that fills gaps with medians, or with means if there are
+    none yet, and subtracts the means of numbers that float32 can't distinguish; None if there is
+    nothing to do.
     """
-    if x.dtype.kind not in "iuf" or np.can_cast(x.dtype, np.float32):  # float32 loses nothing
+    if x.dtype.kind not in "iuf":
+        return None
+    missing = np.isnan(x)
+    medians = None
+    if missing.any():
+        medians = np.nanmedian(np.where(missing.all(0), 0.0, x), axis=0)
+        x = np.where(missing, medians, x)
+    elif np.can_cast(x.dtype, np.float32):  # float32 loses nothing
         return None
     # copies of few columns at a time
     parts = [moments(x[:, i : i + 64]) for i in range(0, x.shape[1], 64)]
-    mean = torch.from_numpy(np.concatenate([mean for mean, _ in parts]))
-    std = torch.from_numpy(np.concatenate([std for _, std in parts]))
+    mean = torch.from_numpy(np.concatenate([mean for mean, _ in parts]).astype(np.float64))
+    std = torch.from_numpy(np.concatenate([std for _, std in parts]).astype(np.float64))
     column_names = tuple(map(str, range(len(mean)) if names is None else names))
+    if medians is not None:
+        fill = torch.from_numpy(medians.astype(np.float64))
+        return Columns(column_names, fill, {}, "impute", mean, std)
     columns = Columns(column_names, mean.clone(), {}, "refuse", mean, std)
     return columns if bool(columns.shift.any()) else None
 

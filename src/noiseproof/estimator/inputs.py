@@ -21,7 +21,7 @@ from noiseproof.data.features import Extractor
 from noiseproof.data.frames import as_frame, is_foreign_table, library_of
 from noiseproof.data.images import SUFFIXES
 from noiseproof.data.pictures import Pictures, picture_extractor
-from noiseproof.data.tables import Columns, fit_columns, moments, shifted_columns
+from noiseproof.data.tables import fit_columns, number_columns
 from noiseproof.data.text import text_extractor
 
 Ints: TypeAlias = NDArray[np.int64]
@@ -181,10 +181,7 @@ def _encode_numbers(estimator: Any, X: Any, reset: bool) -> Tensor:
     missing = np.isnan(array)
     if reset:
         names = getattr(estimator, "feature_names_in_", None)
-        if missing.any():
-            estimator.columns_ = _columns_with_gaps(array, names)
-        else:
-            estimator.columns_ = shifted_columns(array, names)
+        estimator.columns_ = number_columns(array, names)
     columns = estimator.columns_
     if columns is not None:
         array = np.where(missing, columns.fill.numpy(), array) - columns.shift.numpy()
@@ -193,15 +190,6 @@ def _encode_numbers(estimator: Any, X: Any, reset: bool) -> Tensor:
         if isinstance(normalise, Standardise):  # the mean, as no number was missing in fit
             array = np.where(missing, normalise.mean.numpy(), array)
     return torch.from_numpy(np.require(array, np.float32, ["C_CONTIGUOUS", "WRITEABLE"]))
-
-
-def _columns_with_gaps(array: NDArray[Any], names: Any) -> Columns:
-    missing = np.isnan(array)
-    fill = np.nanmedian(np.where(missing.all(0), 0.0, array), axis=0)
-    mean, std = moments(np.where(missing, fill, array))
-    column_names = tuple(map(str, range(len(fill)) if names is None else names))
-    tensors = [torch.from_numpy(np.asarray(values, np.float64)) for values in (fill, mean, std)]
-    return Columns(column_names, tensors[0], {}, "impute", tensors[1], tensors[2])
 
 
 def as_words(X: Any) -> list[Any] | None:
