@@ -1016,7 +1016,7 @@ def test_odd_texts_are_reported_or_refused(tmp_path: Path) -> None:
         ):
             from_text(frame.assign(text=text), text="text", label="topic")
     with pytest.raises(
-        ValueError, match="Expected a column of texts beside the labels, got 'topic' for both"
+        ValueError, match="Expected a column of texts as well as the labels, got 'topic' for both"
     ):
         from_text(frame, text="topic", label="topic")
     with pytest.raises(
