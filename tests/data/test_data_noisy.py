@@ -66,7 +66,7 @@ def test_open_set_noise_replaces_images() -> None:
     assert torch.equal(noisy.given, data.train.y)
     with pytest.raises(
         ValueError,
-        match="Expected `foreign` images, with which open-set.* got none. Take those of another",
+        match="Expected `foreign` images, with which open-set.* got none. Take images of another",
     ):
         corrupt(data, "open-set:rate=0.25,pool=90", generator=0)
     on_disk = dataclasses.replace(data, train=dataclasses.replace(data.train, x=list(data.train.x)))

@@ -124,8 +124,8 @@ class Dataset:
                 _check_given(split.y, len(self.classes))
                 if split.y.dim() != self.train.y.dim():
                     raise ValueError(
-                        "Expected one label for each row in all parts of a dataset, or several in"
-                        " all of them."
+                        "Expected one label a row in all parts of a dataset, or several in all of"
+                        " them."
                     )
                 _check_width(split.soft, len(self.classes))
 

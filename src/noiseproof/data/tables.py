@@ -586,7 +586,7 @@ def fit_columns(
         notes += more
     if all(column.is_wide for column in columns):
         if columns:
-            notes.append("Neighbours need a column of numbers, or of at most 100 different words.")
+            notes.append("Neighbours need one of numbers, or of at most 100 different words.")
         got = preview(list(features))
         raise ValueError(" ".join([f"Expected at least one usable column, got {got}.", *notes]))
     columns.sort(key=lambda column: column.words is not None)  # numbers first
