@@ -22,7 +22,6 @@ Both are estimated from predictions p of models that did not see the row's label
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Self
@@ -62,9 +61,8 @@ class ClassNoise(Brief):
 
         T[i, j] = e·(a·D_ij + (1 − a)/(K − 1)) with D the rows of T without their diagonal. By
         class, rates are mostly overlap and make rankings worse; who is taken for whom is only
-        believed where it makes the given labels more likely by more than log K for each class,
-        which naming the preferred ones takes: by a gain g per contradicted label, a = g/(g +
-        `PREFERENCE`).
+        believed where it makes the given labels more likely, by a gain g per contradicted label: a
+        = g/(g + `PREFERENCE`).
         """
         K = len(self.transition)
         rate = max(LEAST_NOISE, 1 - float(self.transition.diagonal().mean()))
@@ -81,8 +79,7 @@ class ClassNoise(Brief):
             _log_likelihood(labels, probs, self.beta, with_rate(part)) for part in (preferred, even)
         ]
         contradicted = int((probs.argmax(1) != labels).sum())
-        gain = max(0.0, likelihoods[0] - likelihoods[1] - K * math.log(K))
-        gain /= max(contradicted, 0.01 * len(labels), 1)
+        gain = max(0.0, likelihoods[0] - likelihoods[1]) / max(contradicted, 0.01 * len(labels), 1)
         share = gain / (gain + PREFERENCE)
         return ClassNoise(self.beta, with_rate(share * preferred + (1 - share) * even))
 

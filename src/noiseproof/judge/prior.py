@@ -7,17 +7,18 @@ since their mistakes look like overlap. The other number is the share c of label
 predictions contradict once every class counts alike, p_k/P(given k). On real sets r is about c; on
 planted ones it is near e.
 
-Which of the two it is shows in their ratio, so that
+Which of the two it is shows in the share of c that is explained, and in h: what overlap leaves
+unexplained after many rounds of EM. Mistakes that are spread at random stay; where those of people
+are, overlap explains nearly all in the end. So
 
-    r = c^(1 − w) · e^w        w = 1 − (1 − σ((log e/c − log PLANTED)/SOFT))·(1 − w₀)
+    r = c^(1 − w) · e^w        w = 1 / (1 + (PLANTED·c/e)⁴ · UNEXPLAINED/h)
 
-with w₀ near one where a set contradicts little and the posterior finds almost none of that wrong:
-labels that are predicted so well are right.
+and w is near one as well where a set contradicts little and the posterior finds almost none of that
+wrong: labels that are predicted so well are right.
 
-The truth is at most c, or `AT_MOST`·r if that is more. It is at least h²/c, with h what overlap
-leaves unexplained after many rounds of EM: h where that is nearly all that is contradicted, far
-less where overlap explains most, since then it may explain the rest. Data, fit and what came out on
-families of sets left out: benchmarks/prior.py, docs/real.md.
+The truth is at most c, or `AT_MOST`·r if that is more. It is at least h²/c: h where that is nearly
+all that is contradicted, far less where overlap explains most, since then it may explain the rest.
+Data, fit and what came out on families of sets left out: benchmarks/prior.py, docs/real.md.
 """
 
 import math
@@ -27,9 +28,9 @@ from torch import Tensor
 
 from noiseproof.judge.posterior import blocks
 
-PLANTED = 0.38  # e/c from which mistakes look as if they were spread at random
+PLANTED, UNEXPLAINED = 0.38, 0.05  # e/c and h at which mistakes look half as if they were planted
 FEW_CONTRADICTED, FEW_EXPLAINED = 0.13, 0.2  # c and e/c below which labels look right
-SOFT = 0.15  # width of all three steps, in log units
+STEEP = 1 / 0.15  # of these two steps
 AT_MOST = 1.6
 SMALL = 1e-3
 
@@ -52,22 +53,22 @@ def balanced_contradictions(labels: Tensor, probs: Tensor) -> float:
 
 def likely_rate(
     explained: float,
+    unexplained: float,
     contradicted: float,
     planted: float = PLANTED,
     few_contradicted: float = FEW_CONTRADICTED,
     few_explained: float = FEW_EXPLAINED,
 ) -> float:
-    """The share of wrong labels, from the posterior's rate e and the contradicted share c.
+    """The share of wrong labels, from e, h and c.
 
     >>> # people's mistakes; in between; at random
-    >>> [round(likely_rate(e, 0.3), 3) for e in (0.03, 0.11, 0.2)]
-    [0.297, 0.193, 0.202]
+    >>> [round(likely_rate(e, h, 0.3), 3) for e, h in ((0.03, 0.0), (0.11, 0.05), (0.2, 0.2))]
+    [0.298, 0.187, 0.202]
     """
-    ratio = math.log((explained + SMALL / 2) / (contradicted + SMALL))
-    at_random = _sigmoid((ratio - math.log(planted)) / SOFT)
-    few = _sigmoid((math.log(few_contradicted) - math.log(contradicted + SMALL)) / SOFT)
-    unexplained = _sigmoid((math.log(few_explained) - ratio) / SOFT)
-    weight = 1 - (1 - at_random) * (1 - few * unexplained)
+    ratio = (explained + SMALL / 2) / (contradicted + SMALL)
+    random = 1 / (1 + (planted / ratio) ** 4 * UNEXPLAINED / (unexplained + SMALL))
+    few = _step(few_contradicted / (contradicted + SMALL)) * _step(few_explained / ratio)
+    weight = 1 - (1 - random) * (1 - few)
     floor = SMALL / 10
     return math.exp(
         (1 - weight) * math.log(contradicted + floor) + weight * math.log(explained + floor)
@@ -84,5 +85,6 @@ def bounds(rate: float, unexplained: float, contradicted: float) -> tuple[float,
     return low, min(1.0, max(AT_MOST * rate, contradicted))
 
 
-def _sigmoid(x: float) -> float:
-    return (1 + math.tanh(x / 2)) / 2
+def _step(x: float) -> float:
+    """From 0 to 1, and ½ at one."""
+    return 1 / (1 + math.pow(x, -STEEP))

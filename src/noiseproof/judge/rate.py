@@ -44,7 +44,7 @@ class NoiseRate:
     @classmethod
     def likely(cls, estimates: RateEstimates, *, is_predictable: bool) -> NoiseRate:
         """What sets like this one turned out to have."""
-        rate = likely_rate(estimates.posterior, estimates.contradicted)
+        rate = likely_rate(estimates.posterior, estimates.converged, estimates.contradicted)
         low, high = bounds(rate, estimates.converged, estimates.contradicted)
         return cls(rate, low if is_predictable else 0.0, high)
 
