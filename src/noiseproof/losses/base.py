@@ -233,7 +233,8 @@ class Loss(nn.Module):
         places: tuple[int, ...] = target.shape[:1]
         if dims > 2:
             places = (len(out.logits), *out.logits.shape[2:])
-            logits, target, sample_weight = self._of_places(out.logits, target, sample_weight)
+            _check_places(self, out.logits)
+            logits, target, sample_weight = places_as_rows(out.logits, target, sample_weight)
             out = Output(logits)
         elif dims == 1 and target.dim() == (0 if target.dtype is torch.int64 else 1):
             places = ()
@@ -256,18 +257,6 @@ class Loss(nn.Module):
             losses = self.per_sample(out, target)
         loss = self._reduce(losses, target, sample_weight, is_whole)
         return loss.view(places) if self.reduction == "none" else loss
-
-    def _of_places(
-        self, logits: Tensor, target: Tensor, sample_weight: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """The rows of logits (B, K, …), of which each place is one."""
-        if self.needs != {"logits"} or self.multilabel:
-            why = "has several labels per row" if self.multilabel else "needs the output of a head"
-            raise ValueError(
-                f"Expected logits of shape (B, K) for `{self}`, which {why}, got"
-                f" {tuple(logits.shape)}."
-            )
-        return places_as_rows(logits, target, sample_weight)
 
     def _check(self, logits: Tensor, target: Tensor) -> None:
         check_logits_and_target(logits, target, self.implied)
@@ -315,12 +304,12 @@ class Loss(nn.Module):
         """Refuse a schedule of this loss, or of one inside it, that does not fit into
         ``epochs``.
         """
-        for part in self.parts():
+        for part in parts_of(self):
             part.check(epochs)
 
     def set_epoch(self, epoch: int) -> None:
         """Move every schedule inside this loss to ``epoch`` (counted from 0)."""
-        for part in self.parts():
+        for part in parts_of(self):
             part.set_epoch(epoch)
 
     def set_shares(self, shares: Tensor, total: Callable[[Tensor], Tensor] | None = None) -> None:
@@ -331,7 +320,7 @@ class Loss(nn.Module):
         ``total`` is the sum over the processes that share the rows of a step, where there are
         several.
         """
-        for part in self.parts():
+        for part in parts_of(self):
             part.set_shares(shares, total)
 
     def set_step(self, seed: int, generator: torch.Generator | None = None) -> None:
@@ -339,12 +328,8 @@ class Loss(nn.Module):
 
         Most draw nothing.
         """
-        for part in self.parts():
+        for part in parts_of(self):
             part.set_step(seed, generator)
-
-    def parts(self) -> list[Loss]:
-        """The losses inside this one."""
-        return [part for part in self.modules() if isinstance(part, Loss) and part is not self]
 
     @property
     def hyperparameters(self) -> dict[str, Any]:
@@ -533,9 +518,23 @@ def _weighted(scales: Sequence[float], values: Sequence[Tensor]) -> Tensor:
     return total
 
 
+def _check_places(loss: Loss, logits: Tensor) -> None:
+    """Refuse logits (B, K, …), of which each place is a row, where rows have more than logits."""
+    if loss.needs != {"logits"} or loss.multilabel:
+        why = "has several labels per row" if loss.multilabel else "needs the output of a head"
+        raise ValueError(
+            f"Expected logits of shape (B, K) for `{loss}`, which {why}, got {tuple(logits.shape)}."
+        )
+
+
+def parts_of(loss: Loss) -> list[Loss]:
+    """The losses inside ``loss``."""
+    return [part for part in loss.modules() if isinstance(part, Loss) and part is not loss]
+
+
 def predictors(loss: Loss) -> list[Loss]:
     """``loss`` and the losses inside it whose scores are not the logits."""
-    return [part for part in (loss, *loss.parts()) if type(part).scores is not Loss.scores]
+    return [part for part in (loss, *parts_of(loss)) if type(part).scores is not Loss.scores]
 
 
 def inherit_from(loss: Loss, *inner: Loss) -> None:
