@@ -28,7 +28,7 @@ def check_request(data: str | None, options: Mapping[str, Any]) -> None:
     path = None if data is None else Path(os.path.abspath(data))
     check_exists(path)
     check_annotators(options["annotators"], options["annotations"], options["consensus"])
-    for name in (*BESIDE, "annotations", "test"):
+    for name in (*BESIDE, "annotations", "test", "describe"):
         if isinstance(options.get(name), str) and not Path(options[name]).exists():
             raise FileNotFoundError(missing_file(name, Path(options[name])))
     if path is None:

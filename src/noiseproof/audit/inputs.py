@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from noiseproof.audit.descriptions import with_descriptions
 from noiseproof.audit.early import check_annotators, check_exists, check_no_columns
 from noiseproof.audit.files import is_utf8
 from noiseproof.audit.memory import InMemory, adapt, check_order
@@ -66,6 +67,7 @@ def read_rows(
     classes: Sequence[str] | None = None,
     header: bool = True,
     features: str | None = None,
+    describe: Any = None,
     seed: int = 0,
     progress: Progress | None = None,
     cache: PathLike | None = None,
@@ -115,6 +117,8 @@ def read_rows(
         features: of texts or pictures, by the names of ``noiseproof features``: ``tfidf``,
             ``patches``, ``sentence-transformers:NAME``, ``timm:NAME``; by default pretrained where
             ``noiseproof[text]`` or ``noiseproof[vision]`` is installed.
+        describe: a sentence on each class, by which texts are judged without the labels: a dict,
+            or a table or its file with the columns ``class`` and ``description``.
         seed: of the features of texts and pictures.
         progress: receives stage, steps done and steps in all while features are computed.
         cache: a folder where features of texts and pictures are kept, so that they are computed
@@ -170,6 +174,7 @@ def read_rows(
             "classes_named": classes is not None,
             "header": header,
             "test": _path(test),
+            "describe": _path(describe),
             "multi_label": multi,
         },
     )
@@ -178,6 +183,8 @@ def read_rows(
     if features is not None:
         _check_features(features, source, request)
     rows = _read_source(source, request, paths, test, trusted)
+    if describe is not None:
+        rows = with_descriptions(rows, describe)
     return replace(_comparable(rows), seconds=perf_counter() - began)
 
 
@@ -349,6 +356,7 @@ def read_again(config: dict[str, Any], cache: PathLike | None = None) -> AuditDa
         "labels",
         "embeddings",
         "features",
+        "describe",
         "annotations",
         "consensus",
     )

@@ -157,6 +157,13 @@ def audit(
             complete=names("features"),
         ),
     ] = None,
+    describe: Annotated[
+        str | None,
+        option(
+            "A table of class and description, by which texts are judged, too.",
+            panel=OTHER_MODELS,
+        ),
+    ] = None,
     classes: Annotated[
         str | None, option("Names of all classes, in the order of their numbers: a,b.")
     ] = None,
@@ -244,6 +251,7 @@ def audit(
         "embeddings": embeddings,
         "classes": _words(classes) or None,
         "features": features,
+        "describe": describe,
         "header": not no_header,
         "multi_label": multi_label,
     }

@@ -44,6 +44,7 @@ class Rows:
     x: NDArray[np.float32] | None = None  # (N, D) features for networks and neighbours
     table: FeatureTable | None = None  # the same for decision trees
     pred_probs: NDArray[np.float32] | None = None  # (N, K) of another model
+    similarities: NDArray[np.float32] | None = None  # (N, K) to descriptions of the classes
     ids: NDArray[Any] | None = None  # (N,) str
     texts: NDArray[Any] | None = None  # (N,) str, of rows that are texts
     groups: NDArray[np.int64] | None = None  # (N,)
@@ -71,6 +72,7 @@ class Rows:
             "row",
             "x",
             "pred_probs",
+            "similarities",
             "ids",
             "texts",
             "groups",

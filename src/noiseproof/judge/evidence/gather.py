@@ -49,6 +49,7 @@ from noiseproof.judge.evidence.trees import (
     fit_trees,
     join_with_neighbours,
 )
+from noiseproof.judge.evidence.witness import consult_witness
 from noiseproof.models import MODELS
 from noiseproof.models.pretrained import spelled_out
 from noiseproof.train.methods import check_method
@@ -268,6 +269,9 @@ def gather(
     """
     evidence = _survey(data, seed, clock)
     if data.pred_probs is not None:
+        if data.similarities is not None:
+            joined = consult_witness(data.pred_probs, data.similarities)
+            evidence = replace(evidence, data=replace(data, pred_probs=joined))
         return evidence
     if data.x is None:
         raise ValueError("Expected features to train on, or predictions, got neither.")
@@ -299,9 +303,14 @@ def gather(
     can_spare_network = model == "auto" and len(data) > MANY_ROWS
 
     def fit(taught: Taught | None = None) -> AuditEvidence:
-        return _fit(
+        fitted = _fit(
             evidence, choice, mode, fold, seed, clock, can_spare_network, taught, **training
         )
+        similarities = fitted.data.similarities
+        if similarities is None or fitted.training is None:
+            return fitted
+        joined = consult_witness(fitted.training.pred_probs, similarities)
+        return replace(fitted, training=replace(fitted.training, pred_probs=joined))
 
     first = fit()
     if first.data.decided is None or first.training is None:
