@@ -270,7 +270,7 @@ def gather(
     evidence = _survey(data, seed, clock)
     if data.pred_probs is not None:
         if data.similarities is not None:
-            joined = consult_witness(data.pred_probs, data.similarities)
+            joined = consult_witness(data.pred_probs, data.similarities, data.given)
             evidence = replace(evidence, data=replace(data, pred_probs=joined))
         return evidence
     if data.x is None:
@@ -309,7 +309,7 @@ def gather(
         similarities = fitted.data.similarities
         if similarities is None or fitted.training is None:
             return fitted
-        joined = consult_witness(fitted.training.pred_probs, similarities)
+        joined = consult_witness(fitted.training.pred_probs, similarities, fitted.data.given)
         return replace(fitted, training=replace(fitted.training, pred_probs=joined))
 
     first = fit()
