@@ -197,7 +197,7 @@ def accept_one(folder: str, ask: Ask) -> None:
     if issues["is_label_issue"].any():
         row = issues.loc[issues["is_label_issue"], "row"].iloc[0]
         ask("api/decisions", b'{"row": %d, "decision": "accept"}' % row)
-    assert Path(folder, "decisions.csv").is_file()
+    assert Path(folder, "decisions.sqlite").is_file()
 
 
 def review_here(given: list[str]) -> None:
