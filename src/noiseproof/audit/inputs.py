@@ -182,14 +182,17 @@ def read_rows(
         check_no_columns(columns, str(request.path or source.name))
     if features is not None:
         _check_features(features, source, request)
-    rows = _read_source(source, request, paths, test, trusted)
-    if describe is not None:
-        rows = with_descriptions(rows, describe)
+    rows = _read_source(source, request, paths, test, trusted, describe)
     return replace(_comparable(rows), seconds=perf_counter() - began)
 
 
 def _read_source(
-    source: Source, request: Request, paths: Mapping[str, str | None], test: Any, trusted: Any
+    source: Source,
+    request: Request,
+    paths: Mapping[str, str | None],
+    test: Any,
+    trusted: Any,
+    describe: Any,
 ) -> AuditData:
     """Return the rows of ``source`` with what other arguments know of them."""
     rows = _with_sets(source.read(request))
@@ -198,6 +201,8 @@ def _read_source(
     rows = _with_other_files(rows, request, paths)
     if trusted is not None and rows.trusted is None:
         rows = replace(rows, trusted=_trusted_rows(rows, load_array(trusted, "trusted")))
+    if describe is not None:
+        rows = with_descriptions(rows, describe)
     return rows
 
 
