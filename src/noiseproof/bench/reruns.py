@@ -58,14 +58,11 @@ def load_reruns(paper: str) -> Reruns:
     (77, 0)
     """
     file = files("noiseproof.papers") / "reruns" / f"{paper}.json"
-    content = (
-        json.loads(file.read_text("utf-8"))
-        if file.is_file()
-        else {"made_by": [], "rows": [], "diagnoses": []}
-    )
-    return Reruns(
-        content["made_by"], {row["key"]: row for row in content["rows"]}, content["diagnoses"]
-    )
+    if not file.is_file():
+        return Reruns([], {}, [])
+    content = json.loads(file.read_text("utf-8"))
+    rows = {row["key"]: row for row in content["rows"]}
+    return Reruns(content["made_by"], rows, content["diagnoses"])
 
 
 def rerun_cells(table: PaperTable, precision: str | None = None) -> list[CellComparison]:
@@ -78,10 +75,11 @@ def rerun_cells(table: PaperTable, precision: str | None = None) -> list[CellCom
     (97.93, 3.7, 5, 'bf16')
     """
     reruns = load_reruns(table.paper)
-    return [
-        _rerun(cell, table, reruns, (precision,) if precision else PRECISIONS)
-        for cell in table.cells
-    ]
+    return [_rerun(cell, table, reruns, _precisions(precision)) for cell in table.cells]
+
+
+def _precisions(precision: str | None) -> Sequence[str]:
+    return (precision,) if precision else PRECISIONS
 
 
 def runs_left(
@@ -94,7 +92,7 @@ def runs_left(
     [5, 6]
     """
     reruns = load_reruns(table.paper)
-    precisions = (precision,) if precision else PRECISIONS
+    precisions = _precisions(precision)
 
     def done(cell: Cell) -> set[int]:
         # hours of another machine are not missed
@@ -107,10 +105,8 @@ def runs_left(
 
 
 def without_reruns(runs: Iterable[Experiment]) -> list[Experiment]:
-    """Those of ``runs``, such as a file of benchmarks/sweeps, whose results do not come with
-    noiseproof.
-
-    What a run keeps or measures on request does not come with it.
+    """Return the ``runs``, such as a file of benchmarks/sweeps, whose results do not come with
+    noiseproof, or which keep or measure more than the results.
     """
     files = [load_reruns(paper) for paper in PAPERS]
     done = {
@@ -120,9 +116,8 @@ def without_reruns(runs: Iterable[Experiment]) -> list[Experiment]:
     done |= {(key, seed) for key, seeds in chain.from_iterable(sweeps) for seed in seeds}
 
     def is_left(run: Experiment) -> bool:
-        return (
-            any(getattr(run, name) for name in OUTSIDE_KEY) or (row_key(run), run.seed) not in done
-        )
+        asks_more = any(getattr(run, name) for name in OUTSIDE_KEY)
+        return asks_more or (row_key(run), run.seed) not in done
 
     return [run for run in runs if is_left(run)]
 
@@ -177,8 +172,11 @@ def explain(table: PaperTable, reruns: Sequence[CellComparison]) -> list[str]:
     for cell in outside:
         if found[id(cell)] is None:
             undiagnosed.setdefault(f"{cell.block} {cell.row}".strip(), []).append(cell.column)
-    cells = "; ".join(f"{row}: {', '.join(columns)}" for row, columns in undiagnosed.items())
-    return [*findings, *([f"|z| > 2 without an experiment on why: {cells}."] if cells else [])]
+    lines = list(findings)
+    if undiagnosed:
+        cells = "; ".join(f"{row}: {', '.join(columns)}" for row, columns in undiagnosed.items())
+        lines.append(f"|z| > 2 without an experiment on why: {cells}.")
+    return lines
 
 
 def largest_differences(count: int) -> list[tuple[PaperTable, CellComparison]]:
