@@ -61,14 +61,11 @@ BUILT_IN = [
 ]  # type: ignore[attr-defined]
 
 
-SMALL = {"efficientnet-lite0": "efficientnet-lite0:size=64"}  # in less time
-
-
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_each_extractor_keeps_the_contract(name: str, offline: None) -> None:
     kind = FEATURES[name].kind  # type: ignore[attr-defined]
     rows: Any = TEXTS if kind == "texts" else Pictures(photos())
-    extractor = get_extractor(SMALL.get(name, name), kind)
+    extractor = get_extractor(name, kind)
     x = extractor.fit_encode(rows, seed=0)
     assert (
         x.dtype == np.float32
