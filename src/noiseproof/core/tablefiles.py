@@ -245,12 +245,9 @@ def read_header(
     """
     kind = table_kind(path)
     if kind in (".csv", ".tsv"):
-        found = detect_format(path, columns, header=header, whole=False)
-        with open_bytes(path) as file:
-            text = codecs.getincrementaldecoder(found.encoding)("replace").decode(
-                file.read(SAMPLE)[len(found.mark) :]
-            )
-        return _names(next(read_cells(text, found.separator), []), header)
+        return text_header(
+            path, detect_format(path, columns, header=header, whole=False), header=header
+        )
     if kind == ".xlsx":
         return _names(next((cells for _, cells in read_sheet(path)), []), header)
     try:
@@ -265,6 +262,15 @@ def read_header(
     except ImportError:
         pass
     return None
+
+
+def text_header(path: Path, found: TextFormat, *, header: bool = True) -> list[str]:
+    """The names of the columns of a .csv or .tsv file, by its format."""
+    with open_bytes(path) as file:
+        text = codecs.getincrementaldecoder(found.encoding)("replace").decode(
+            file.read(SAMPLE)[len(found.mark) :]
+        )
+    return _names(next(read_cells(text, found.separator), []), header)
 
 
 def read_sheet(path: Path) -> Iterator[tuple[int, list[Any]]]:

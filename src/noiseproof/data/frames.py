@@ -26,6 +26,7 @@ from noiseproof.core.tablefiles import (
     read_json_lines,
     read_sheet,
     table_kind,
+    text_header,
 )
 from noiseproof.data.sources import PathLike
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:  # takes half a second to import
     import pandas as pd
 
 Table: TypeAlias = "pd.DataFrame | PathLike | Any"  # polars, Arrow and Hugging Face tables, too
+MOST_COMMAS = 100  # at the end of a line, after cells of all columns
 NOTES = "noiseproof"  # the key of a frame's attrs
 
 
@@ -228,30 +230,37 @@ def _read_csv(
     import pandas as pd
 
     found = detect_format(path, verbatim, header=header)
-    names = read_header(path, verbatim, header=header) or []
+    names = text_header(path, found, header=header)
     _check_once(names)  # pandas would rename one to x.1
-    options: dict[str, Any] = {"sep": found.separator, "encoding": found.codec, "index_col": False}
-    if not header:
-        options |= {"header": None, "names": names}
-    numbers: dict[str, Any] = {"decimal": found.decimal, "thousands": found.thousands}
     # pandas infers types from this file alone: 02 would become the number 2 if no other word is in
-    # its column.
-    dtype: Any = dict.fromkeys(categories, str)
+    # its column. "NA", "None" and "null" may be names of classes, 007 is another id than 7: only
+    # empty fields of verbatim columns are missing.
+    words: dict[str, Any] = dict.fromkeys([*categories, *filter(None, verbatim)], str)
+    # No public name has what pandas takes for gaps. Lines may end in more commas than the header.
+    missing = sorted(import_module("pandas._libs.parsers").STR_NA_VALUES)
+    beyond = range(len(names), len(names) + MOST_COMMAS)
+    others = [k for k, name in enumerate(names) if name not in verbatim]
+    gaps = dict.fromkeys([*others, *beyond], missing)
     with warnings.catch_warnings():
         warnings.simplefilter("error", pd.errors.ParserWarning)
         try:
             with open_bytes(path) as file:
                 frame: pd.DataFrame = pd.read_csv(
-                    file, **options, **numbers, low_memory=False, dtype=dtype
+                    file,
+                    sep=found.separator,
+                    encoding=found.codec,
+                    index_col=False,
+                    header="infer" if header else None,
+                    names=None if header else names,
+                    decimal=found.decimal,
+                    thousands=found.thousands,
+                    dtype=words,
+                    keep_default_na=False,
+                    na_values=gaps,
+                    low_memory=False,
                 )
         except pd.errors.ParserWarning:  # the first field would be an index, all columns shifted
             raise ValueError("rows with more fields than the header") from None
-        if present := [c for c in frame.columns if c in verbatim]:
-            # "NA", "None" and "null" may be names of classes, 007 is another id than 7: only empty
-            # fields are missing.
-            options |= {"usecols": present, "dtype": str, "keep_default_na": False}
-            with open_bytes(path) as file:
-                frame[present] = pd.read_csv(file, **options)[present]
     frame.attrs[NOTES] = found.notes
     return frame
 
