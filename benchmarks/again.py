@@ -37,7 +37,8 @@ from timing import write_rows
 
 from noiseproof.audit import AuditData, audit, audit_again, read_audit, read_rows
 from noiseproof.audit.decisions import FILE, Decision, DecisionLog, read_answers
-from noiseproof.audit.measure.design import MIXTURE, parse_mixture, propose
+from noiseproof.audit.sample import open_design
+from noiseproof.judge.measure.design import MIXTURE, parse_mixture, propose
 
 OUT = Path(__file__).parent / "results" / "again.json"
 DEV, REPORT = ("vehicle", "ionosphere", "pima"), ("digits", "phoneme")
@@ -61,7 +62,7 @@ def decide(folder: Path, true: NDArray[Any], mixture: str, count: int) -> None:
     answers = read_answers(path) if path.exists() else []
     issues = saved.issues.set_index("row")
     log = DecisionLog(path)
-    for proposal in propose(saved, answers, parse_mixture(mixture), count):
+    for proposal in propose(saved, open_design(saved), answers, parse_mixture(mixture), count):
         row, issue = proposal.row, issues.loc[proposal.row]
         label = str(true[row])
         choice = {issue["given_label"]: "keep", issue["suggested_label"]: "accept"}.get(

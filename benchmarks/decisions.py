@@ -56,9 +56,9 @@ from timing import write_rows
 from noiseproof.audit import audit, read_rows
 from noiseproof.audit.decisions import Decision
 from noiseproof.audit.files import Audit
-from noiseproof.audit.measure.calibrate import Calibrated, find_slips, recalibrate
-from noiseproof.audit.measure.design import Design
-from noiseproof.audit.measure.estimate import Population, gain, measure
+from noiseproof.judge.measure.calibrate import Calibrated, find_slips, recalibrate
+from noiseproof.judge.measure.design import Design
+from noiseproof.judge.measure.estimate import Population, gain, measure
 
 Array = NDArray[Any]
 Row = dict[str, Any]
@@ -217,18 +217,16 @@ def answers_of(design: Design, reviewer: Reviewer, count: int, repeats: float) -
 
 def figures(data: Evidence, population: Population, answers: list[Decision]) -> Row:
     """Of one repetition with decisions."""
-    measured = measure(data.audit, answers, population)
+    measured = measure(population, answers)
     assert measured is not None
     rate, truth = measured.rate, float(data.wrong.mean())
-    calibrated = recalibrate(data.audit, answers, population=population)
+    calibrated = recalibrate(data.audit, population, answers)
     return {
         "covered": rate.low - 1e-9 <= truth <= rate.high + 1e-9,
         "width": rate.high - rate.low,
         "square": (rate.value - truth) ** 2,
         "f1": f1(data, calibrated.is_issue) / data.best_f1,
-        **applied(
-            data, answers, calibrated, gain(data.audit, answers, calibrated.accepted, population)
-        ),
+        **applied(data, answers, calibrated, gain(population, answers, calibrated.accepted)),
     }
 
 
@@ -282,7 +280,7 @@ def simulate(path: Path, count: int, error: float, repetitions: int, version: st
         answers = answers_of(design, Reviewer(data, error, seed), count, repeats)
         runs.append(figures(data, Population.of(data.audit, design), answers))
         answers = answers_of(simple, Reviewer(data, error, seed), count, repeats)
-        measured = measure(data.audit, answers, Population.of(data.audit, simple))
+        measured = measure(Population.of(data.audit, simple), answers)
         assert measured is not None
         random_runs.append(
             (measured.rate.high - measured.rate.low, (measured.rate.value - before) ** 2)

@@ -12,11 +12,11 @@ import torch
 from noiseproof.audit import audit, read_audit, read_rows, write_corrected
 from noiseproof.audit.decisions import FILE, Choice, Decision, DecisionLog, read_answers
 from noiseproof.audit.files import Audit, check_folder
-from noiseproof.audit.measure.design import Design
-from noiseproof.audit.measure.interval import Estimate
 from noiseproof.audit.measured import write_measured
 from noiseproof.audit.plan import plan_corrections, read_decided
+from noiseproof.audit.sample import open_design
 from noiseproof.data import get_dataset
+from noiseproof.judge.measure.interval import Estimate
 from noiseproof.review.page import file_page
 from noiseproof.train import Settings, Task, prepare, train
 
@@ -200,7 +200,7 @@ def review_by(audit: Audit, truth: Sequence[str], count: int) -> list[Decision]:
     ``truth`` of the source.
     """
     path = audit.folder / FILE
-    design = Design.open(audit)
+    design = open_design(audit)
     columns = audit.issues[["row", "id", "given_label", "suggested_label"]]
     rows = {row: cells for row, *cells in columns.values.tolist()}
     log = DecisionLog(path)

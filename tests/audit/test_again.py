@@ -16,14 +16,14 @@ from sklearn.linear_model import LogisticRegression
 
 from noiseproof.audit import audit, audit_again, files, read_audit, read_rows
 from noiseproof.audit.decisions import FILE, Decision, DecisionLog, read_answers, read_decisions
-from noiseproof.audit.measure.calibrate import recalibrate
-from noiseproof.audit.measure.design import Design
 from noiseproof.audit.measured import write_measured
 from noiseproof.audit.report import LabelReport
+from noiseproof.audit.sample import open_design, read_population
 from noiseproof.audit.sources.base import AuditData
 from noiseproof.core.messages import counted
 from noiseproof.judge.evidence import gather
 from noiseproof.judge.evidence.neighbours import Neighbours, neighbour_votes
+from noiseproof.judge.measure.calibrate import recalibrate
 
 Array = NDArray[Any]
 
@@ -267,7 +267,7 @@ def test_measured_decisions_recalibrate_the_new_ranking(
     saved = read_audit(folder)
     issues = saved.issues.set_index("row")
     log = DecisionLog(folder / FILE)
-    for question in Design.open(saved).questions([], 30):
+    for question in open_design(saved).questions([], 30):
         row, given = question.row, str(issues["given_label"][question.row])
         choice = "keep" if truth[row] == given else "other"
         log.add(
@@ -281,7 +281,7 @@ def test_measured_decisions_recalibrate_the_new_ranking(
     assert after.config["again"] == 1 and after.summary["goal"] == "budget=20"
     assert after.issues["is_label_issue"].sum() == 20
     assert not after.issues["label_quality"].equals(after.issues["model_quality"])
-    expected = recalibrate(after, answers, "budget=20")
+    expected = recalibrate(after, read_population(after), answers, "budget=20")
     np.testing.assert_allclose(after.issues["label_quality"], 1 - expected.wrong, atol=1e-6)
     # The rate is that of the design, which the ranking does not change.
     assert after.summary["measured"]["noise_rate"] == before.measurement.as_dict()["noise_rate"]

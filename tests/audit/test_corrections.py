@@ -14,12 +14,13 @@ from typer.testing import CliRunner
 from noiseproof.audit import audit as audit_rows
 from noiseproof.audit import corrected, corrections, read_audit, read_rows
 from noiseproof.audit.decisions import Decision, DecisionLog
-from noiseproof.audit.measure.calibrate import Calibrated, recalibrate
-from noiseproof.audit.measure.estimate import Gain, gain
-from noiseproof.audit.measure.interval import Estimate
 from noiseproof.audit.plan import Plan, Refused, expected_gain, plan_corrections, read_decided
+from noiseproof.audit.sample import read_population
 from noiseproof.cli import app
 from noiseproof.demo import review_by
+from noiseproof.judge.measure.calibrate import Calibrated, recalibrate
+from noiseproof.judge.measure.estimate import Gain, gain
+from noiseproof.judge.measure.interval import Estimate
 
 CLASSES = ("ant", "bee", "cow")
 
@@ -183,8 +184,12 @@ def test_measured_decisions_allow_what_they_show_to_mend(tmp_path: Path) -> None
     decided, read = read_decided(folder, None)
     found = plan_corrections(audit, decided, read, accept_all=True)
     assert found.basis == "measured" and found.gain is not None
-    assert found.gain == gain(audit, answers, recalibrate(audit, answers).accepted)
-    calibrated = recalibrate(audit, answers)
+    assert found.gain == gain(
+        read_population(audit),
+        answers,
+        recalibrate(audit, read_population(audit), answers).accepted,
+    )
+    calibrated = recalibrate(audit, read_population(audit), answers)
     better = audit.issues["row"][calibrated.suggestion > 1 - calibrated.wrong]
     assert set(found.accepted) == set(better) - set(decided)
     rows = np.array(list(found.accepted))

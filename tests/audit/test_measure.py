@@ -15,18 +15,19 @@ from sklearn.isotonic import IsotonicRegression
 
 from noiseproof.audit.decisions import Decision
 from noiseproof.audit.files import Audit
-from noiseproof.audit.measure import calibrate
-from noiseproof.audit.measure.calibrate import (
+from noiseproof.audit.sample import open_design, read_design, read_population
+from noiseproof.judge.cut import Goal, parse_goal
+from noiseproof.judge.measure import calibrate
+from noiseproof.judge.measure.calibrate import (
     Calibrated,
     calibrate_suggestion,
     calibrate_wrong,
     find_slips,
     recalibrate,
 )
-from noiseproof.audit.measure.design import PILOT, Design, allocate, make_strata
-from noiseproof.audit.measure.estimate import Population, gain, measure
-from noiseproof.audit.measure.interval import exact_share, stratified
-from noiseproof.judge.cut import Goal, parse_goal
+from noiseproof.judge.measure.design import PILOT, Design, allocate, make_strata
+from noiseproof.judge.measure.estimate import Population, gain, measure
+from noiseproof.judge.measure.interval import exact_share, stratified
 
 
 def make_audit(
@@ -198,10 +199,10 @@ def test_labels_that_models_call_surely_wrong_are_asked_about_as_those_surely_ri
 
 def test_a_killed_review_continues_with_the_same_questions(tmp_path: Path) -> None:
     audit, truth = make_audit(tmp_path)
-    design = Design.open(audit, seed=3)
+    design = open_design(audit, seed=3)
     whole = [a.row for a in answer_all(audit, truth, design, 80)]
     answers: list[Decision] = []
-    while questions := Design.open(audit).questions(answers, 80):  # read anew after each answer
+    while questions := open_design(audit).questions(answers, 80):  # read anew after each answer
         answers.append(answer(audit, truth, questions[0].row))
     assert [a.row for a in answers] == whole
     assert len(set(whole)) == 80
@@ -209,14 +210,14 @@ def test_a_killed_review_continues_with_the_same_questions(tmp_path: Path) -> No
 
 def test_more_questions_extend_the_sample(tmp_path: Path) -> None:
     audit, truth = make_audit(tmp_path)
-    design = Design.open(audit)
+    design = open_design(audit)
     first = answer_all(audit, truth, design, 50)
     assert {a.row for a in first} <= {a.row for a in answer_all(audit, truth, design, 120)}
 
 
 def test_an_undone_question_is_asked_again(tmp_path: Path) -> None:
     audit, truth = make_audit(tmp_path)
-    design = Design.open(audit)
+    design = open_design(audit)
     answers = answer_all(audit, truth, design, 50)
     undone = answers.pop(7)
     assert [q.row for q in design.questions(answers, 50)] == [undone.row]
@@ -224,16 +225,16 @@ def test_an_undone_question_is_asked_again(tmp_path: Path) -> None:
 
 def test_all_rows_can_be_asked(tmp_path: Path) -> None:
     audit, truth = make_audit(tmp_path, rows=45)
-    answers = answer_all(audit, truth, Design.open(audit), 1000)
+    answers = answer_all(audit, truth, open_design(audit), 1000)
     assert len(answers) == 45
-    measured = measure(audit, answers)
+    measured = measure(read_population(audit), answers)
     assert measured is not None
     assert measured.rate.low == pytest.approx(measured.rate.high)
 
 
 def test_repeats_come_later_and_once(tmp_path: Path) -> None:
     audit, truth = make_audit(tmp_path)
-    design, answers, order = Design.open(audit), [], []
+    design, answers, order = open_design(audit), [], []
     while questions := design.questions(answers, 60, repeats=0.3):
         question = questions[0]
         order.append((question.row, question.asked))
@@ -246,13 +247,13 @@ def test_repeats_come_later_and_once(tmp_path: Path) -> None:
 
 def test_a_damaged_design_is_refused(tmp_path: Path) -> None:
     audit, _ = make_audit(tmp_path)
-    Design.open(audit)
+    open_design(audit)
     np.save(tmp_path / "strata.npy", np.zeros(7, np.int16))
     with pytest.raises(ValueError, match=r"strata\.npy as it was written, got something else"):
-        Design.read(audit)
+        read_design(audit)
     (tmp_path / "checksums.json").unlink()
     with pytest.raises(ValueError, match=r"measure\.json.*other rows.*measure again"):
-        Design.read(audit)
+        read_design(audit)
 
 
 # --- what is measured -----------------------------------------------------------------------------
@@ -260,7 +261,7 @@ def test_a_damaged_design_is_refused(tmp_path: Path) -> None:
 
 def test_only_measured_decisions_count(tmp_path: Path) -> None:
     audit, truth = make_audit(tmp_path)
-    design = Design.open(audit)
+    design = open_design(audit)
     answers = answer_all(audit, truth, design, 50)
     asked = {a.row for a in answers}
     by_hand = [
@@ -268,12 +269,15 @@ def test_only_measured_decisions_count(tmp_path: Path) -> None:
         for row in audit.issues["row"][:60].tolist()
         if row not in asked
     ]
-    measured, with_more = measure(audit, answers), measure(audit, answers + by_hand)
+    measured, with_more = (
+        measure(read_population(audit), answers),
+        measure(read_population(audit), answers + by_hand),
+    )
     assert measured is not None and with_more is not None
     assert with_more.rate == measured.rate
     # but what they correct is no longer wrong
     assert with_more.wrong_left.value < measured.wrong_left.value
-    assert measure(audit, by_hand) is None
+    assert measure(read_population(audit), by_hand) is None
 
 
 def test_rate_covers_the_truth_as_often_as_it_says(tmp_path: Path) -> None:
@@ -288,7 +292,7 @@ def test_rate_covers_the_truth_as_often_as_it_says(tmp_path: Path) -> None:
         answers: list[Decision] = []
         while questions := design.questions(answers, 60):
             answers += [by_row[question.row] for question in questions]
-        measured = measure(audit, answers, population)
+        measured = measure(population, answers)
         assert measured is not None
         covered += measured.rate.low <= wrong.mean() <= measured.rate.high
     assert covered / 150 >= 0.93
@@ -331,13 +335,13 @@ def test_figures_by_hand(tmp_path: Path) -> None:
         said(15, "keep", "b"),
         said(16, "skip", ""),
     ]
-    measured = measure(audit, answers, population)
+    measured = measure(population, answers)
     assert measured is not None
     assert (measured.decisions, measured.skipped) == (11, 1)
     assert measured.rate.value == pytest.approx((10 * 4 / 5 + 30 * 1 / 6) / 40)
     assert measured.precision is not None and measured.precision.value == pytest.approx(4 / 5)
     assert measured.wrong_left.value == pytest.approx(10 * 4 / 5 + 30 / 6 - 5)
-    expected = gain(audit, answers, issues["is_label_issue"].to_numpy(), population)
+    expected = gain(population, answers, issues["is_label_issue"].to_numpy())
     assert expected is not None
     assert expected.decisions == 5
     # five undecided rows, three of five suggestions right
@@ -367,8 +371,8 @@ def test_calibration_is_isotonic_regression_where_the_curve_has_no_weight(
 
 def test_calibration_never_changes_the_ranking_and_converges(tmp_path: Path) -> None:
     audit, truth = make_audit(tmp_path, rows=3000, seed=2)
-    answers = answer_all(audit, truth, Design.open(audit), 3000)
-    wrong = recalibrate(audit, answers).wrong
+    answers = answer_all(audit, truth, open_design(audit), 3000)
+    wrong = recalibrate(audit, read_population(audit), answers).wrong
     assert (np.diff(wrong) <= 1e-12).all()
     is_wrong = audit.issues["given_label"].to_numpy() != np.array(
         [f"c{k}" for k in truth[audit.issues["row"]]]
@@ -379,7 +383,7 @@ def test_calibration_never_changes_the_ranking_and_converges(tmp_path: Path) -> 
 
 def test_without_decisions_nothing_moves(tmp_path: Path) -> None:
     audit, _ = make_audit(tmp_path)
-    calibrated = recalibrate(audit, [])
+    calibrated = recalibrate(audit, read_population(audit), [])
     assert calibrated.wrong == pytest.approx(1 - audit.issues["model_quality"].to_numpy())
     assert calibrated.suggestion == pytest.approx(
         audit.issues["model_suggestion_quality"].to_numpy()

@@ -26,10 +26,11 @@ from noiseproof.audit.decisions import (
     read_decisions,
 )
 from noiseproof.audit.files import check_decisions
-from noiseproof.audit.measure.calibrate import recalibrate
-from noiseproof.audit.measure.estimate import measure
 from noiseproof.audit.measured import NotMeasured, reliability, weighted_share, write_measured
+from noiseproof.audit.sample import read_population
 from noiseproof.demo import review_by
+from noiseproof.judge.measure.calibrate import recalibrate
+from noiseproof.judge.measure.estimate import measure
 
 ROWS, DECISIONS = 900, 80
 
@@ -67,7 +68,7 @@ def test_issues_are_recalibrated_and_everything_else_stays(folder: Path) -> None
     )
     run("measure", folder)
     after = read_audit(folder)
-    expected = recalibrate(audit, answers)
+    expected = recalibrate(audit, read_population(audit), answers)
     by_row = after.issues.set_index("row").loc[audit.issues["row"]]
     np.testing.assert_allclose(by_row["label_quality"], 1 - expected.wrong, atol=1e-6)
     np.testing.assert_allclose(by_row["suggestion_quality"], expected.suggestion, atol=1e-6)
@@ -92,7 +93,7 @@ def test_the_summary_has_what_was_measured(folder: Path) -> None:
     answers = read_answers(find_decisions(folder))
     shown = json.loads(run("measure", folder, "--json"))
     audit = read_audit(folder)
-    measurement = measure(audit, answers)
+    measurement = measure(read_population(audit), answers)
     assert measurement is not None
     measured = json.loads(json.dumps(measurement.as_dict()))
     assert (
@@ -217,7 +218,9 @@ def test_the_order_of_the_list_has_no_influence(folder: Path) -> None:
     audit, answers = read_audit(folder), read_answers(find_decisions(folder))
     shuffled = replace(audit, issues=audit.issues.sample(frac=1, random_state=0))
     for goal in ("f1", "budget=100"):
-        one, other = (recalibrate(each, answers, goal) for each in (audit, shuffled))
+        one, other = (
+            recalibrate(each, read_population(each), answers, goal) for each in (audit, shuffled)
+        )
         rows = {row: n for n, row in enumerate(audit.issues["row"])}
         place = [rows[row] for row in shuffled.issues["row"]]
         assert (one.wrong[place] == other.wrong).all() and (

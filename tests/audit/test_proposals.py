@@ -13,9 +13,9 @@ from handmade_audit import write_audit
 from noiseproof.audit import read_audit
 from noiseproof.audit.decisions import Decision
 from noiseproof.audit.files import Audit
-from noiseproof.audit.measure.design import (
+from noiseproof.audit.sample import open_design, read_design
+from noiseproof.judge.measure.design import (
     PURPOSES,
-    Design,
     Proposal,
     interleave,
     most_informative,
@@ -69,7 +69,7 @@ def test_what_is_no_mixture_is_refused(text: str) -> None:
 
 
 def test_each_purpose_has_its_rows_and_its_share(audit: Audit) -> None:
-    proposals = propose(audit, [], parse_mixture(), 100)
+    proposals = propose(audit, open_design(audit), [], parse_mixture(), 100)
     rows = {purpose: [p.row for p in proposals if p.purpose == purpose] for purpose in PURPOSES}
     assert {purpose: len(found) for purpose, found in rows.items()} == {
         "find": 50,
@@ -77,7 +77,7 @@ def test_each_purpose_has_its_rows_and_its_share(audit: Audit) -> None:
         "measure": 20,
     }
     assert len({p.row for p in proposals}) == 100
-    design = Design.read(audit)
+    design = read_design(audit)
     assert design is not None
     questions = design.questions([], 20)
     assert [(p.row, p.probability) for p in proposals if p.purpose == "measure"] == [
@@ -103,7 +103,7 @@ def test_each_purpose_has_its_rows_and_its_share(audit: Audit) -> None:
 
 
 def test_decided_rows_are_proposed_only_to_measure(audit: Audit) -> None:
-    first = propose(audit, [], parse_mixture(), 100)
+    first = propose(audit, open_design(audit), [], parse_mixture(), 100)
     answers = [
         (
             answer(audit, p.row, asked="measure", probability=p.probability)
@@ -112,12 +112,14 @@ def test_decided_rows_are_proposed_only_to_measure(audit: Audit) -> None:
         )
         for p in first
     ]
-    second = propose(audit, answers, parse_mixture(), 50)
+    second = propose(audit, open_design(audit), answers, parse_mixture(), 50)
     measured = {p.row for p in first if p.purpose == "measure"}
     assert not {p.row for p in second if p.purpose != "measure"} & {p.row for p in first}
     assert not {p.row for p in second if p.purpose == "measure"} & measured
-    assert [p.row for p in second] == [p.row for p in propose(audit, answers, parse_mixture(), 50)]
-    design = Design.read(audit)
+    assert [p.row for p in second] == [
+        p.row for p in propose(audit, open_design(audit), answers, parse_mixture(), 50)
+    ]
+    design = read_design(audit)
     assert design is not None
     continued = [question.row for question in design.questions(answers, 30)]
     assert [p.row for p in second if p.purpose == "measure"] == continued and len(continued) == 10
@@ -127,22 +129,24 @@ def test_find_follows_the_recalibrated_quality(audit: Audit) -> None:
     turned = replace(
         audit, issues=audit.issues.assign(label_quality=1 - audit.issues["label_quality"])
     )
-    assert [p.row for p in propose(turned, [], {"find": 1.0}, 5)] == [399, 398, 397, 396, 395]
+    assert [p.row for p in propose(turned, None, [], {"find": 1.0}, 5)] == [399, 398, 397, 396, 395]
     assert not (audit.folder / "measure.json").exists()
 
 
 def test_where_the_round_of_the_design_ends_the_others_take_their_place(audit: Audit) -> None:
-    proposals = propose(audit, [], {"find": 0.25, "learn": 0.25, "measure": 0.5}, 100)
+    proposals = propose(
+        audit, open_design(audit), [], {"find": 0.25, "learn": 0.25, "measure": 0.5}, 100
+    )
     counts = [sum(p.purpose == purpose for p in proposals) for purpose in PURPOSES]
     assert counts == [35, 35, 30]  # the pilot
-    assert len(propose(audit, [], {"measure": 1.0}, 100)) == 30
+    assert len(propose(audit, open_design(audit), [], {"measure": 1.0}, 100)) == 30
 
 
 def test_fewer_rows_than_asked_for(audit: Audit) -> None:
     few = replace(audit, issues=audit.issues.head(5))
-    assert len(propose(few, [], {"find": 0.5, "learn": 0.5}, 100)) == 5
+    assert len(propose(few, None, [], {"find": 0.5, "learn": 0.5}, 100)) == 5
     with pytest.raises(ValueError, match="Expected `count`"):
-        propose(audit, [], parse_mixture(), 0)
+        propose(audit, open_design(audit), [], parse_mixture(), 0)
 
 
 def reference(wrong: Any, given: Any, group: Any, closed: Any, count: int) -> list[int]:

@@ -14,7 +14,7 @@ import pytest
 from scipy.stats import binomtest
 
 from noiseproof.audit.decisions import Decision
-from noiseproof.audit.measure.interval import Estimate, agreement, corrected, exact_share
+from noiseproof.judge.measure.interval import Estimate, agreement, corrected, exact_share
 
 ERROR = 0.05
 

@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 
 from noiseproof.audit import read_audit
 from noiseproof.audit.decisions import read_answers, read_decisions
-from noiseproof.audit.measure.estimate import measure
 from noiseproof.audit.plan import plan_corrections
+from noiseproof.audit.sample import read_population
 from noiseproof.cli import app
 from noiseproof.data import get_dataset
 from noiseproof.demo import (
@@ -34,6 +34,7 @@ from noiseproof.demo import (
     Written,
     demo,
 )
+from noiseproof.judge.measure.estimate import measure
 from noiseproof.train import Settings, prepare, train
 
 SHORT = Settings(model=SETTINGS.model, epochs=2, optimizer=SETTINGS.optimizer)
@@ -107,7 +108,7 @@ def test_the_reviewer_answers_by_the_true_digits(story: tuple[Path, list[Step]])
     assert all(
         answer.asked == "measure" and answer.label == str(true[answer.row]) for answer in answers
     )
-    found = measure(audit, answers)
+    found = measure(read_population(audit), answers)
     assert found is not None and (measured.rate, measured.wrong_left) == (
         found.rate,
         found.wrong_left,

@@ -16,8 +16,8 @@ from review_server import Server, ServerProcess
 
 from noiseproof.audit.decisions import find_decisions, read_answers, read_log
 from noiseproof.audit.files import read_audit
-from noiseproof.audit.measure.design import Design
-from noiseproof.audit.measure.estimate import measure
+from noiseproof.audit.sample import read_design, read_population
+from noiseproof.judge.measure.estimate import measure
 
 pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 pytest.importorskip("fastapi", reason="the review server is not installed")
@@ -85,11 +85,11 @@ def test_measuring_by_keyboard_through_a_closed_browser_and_a_killed_server(
     assert [(line.row, line.decision[0], line.asked, line.reviewer) for line in lines] == [
         (row, key_of(row), "measure", "ann") for row in asked
     ]
-    design, audit = Design.read(read_audit(folder)), read_audit(folder)
+    design, audit = read_design(read_audit(folder)), read_audit(folder)
     assert design is not None  # every question is the one that the answers before it lead to
     for number in (0, 7, 30, 35):
         assert design.questions(lines[:number], 36)[0].row == asked[number]
-    measured = measure(audit, read_answers(find_decisions(folder)))
+    measured = measure(read_population(audit), read_answers(find_decisions(folder)))
     assert measured is not None
     rate, left = measured.rate, measured.wrong_left
     assert (

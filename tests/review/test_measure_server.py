@@ -20,8 +20,8 @@ from review_server import Server, ServerProcess
 
 from noiseproof.audit.decisions import FILE, find_decisions, read_answers, read_log
 from noiseproof.audit.files import read_audit
-from noiseproof.audit.measure.design import Design
-from noiseproof.audit.measure.estimate import measure
+from noiseproof.audit.sample import read_design, read_population
+from noiseproof.judge.measure.estimate import measure
 
 httpx = pytest.importorskip("httpx", reason="the review server's client is not installed")
 pytest.importorskip("fastapi", reason="the review server is not installed")
@@ -78,7 +78,7 @@ def test_the_questions_are_those_of_the_design_one_after_the_other(folder: Path)
         assert commands == [
             f"noiseproof {name} {folder}" for name in ("measure", "review", "apply")
         ]
-        state, design, asked = ask(client), Design.read(audit), []
+        state, design, asked = ask(client), read_design(audit), []
         assert design is not None and state["measured"] is None and state["last"] is None
         while (question := state["question"]) is not None:
             assert state["progress"] == {"measured": len(asked), "total": COUNT}
@@ -103,7 +103,7 @@ def test_the_questions_are_those_of_the_design_one_after_the_other(folder: Path)
             asked.append(expected.row)
         assert len(asked) == len(set(asked)) and design.questions(read_answers(path), COUNT) == []
         # What the panel shows is what was measured.
-        measured = measure(audit, read_answers(path))
+        measured = measure(read_population(audit), read_answers(path))
         assert measured is not None and state["measured"]["decisions"] == measured.decisions
         for name, estimate in (("rate", measured.rate), ("wrong_left", measured.wrong_left)):
             assert state["measured"][name] == pytest.approx(asdict(estimate))

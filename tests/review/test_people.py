@@ -20,8 +20,8 @@ from noiseproof.audit.decisions import (
     read_standing,
 )
 from noiseproof.audit.files import read_audit
-from noiseproof.audit.measure.interval import agreement
 from noiseproof.audit.plan import conflicts, differ
+from noiseproof.judge.measure.interval import agreement
 from noiseproof.review.people import Leases, hashed
 from noiseproof.review.queue import Filter, Queue
 

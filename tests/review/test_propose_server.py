@@ -14,7 +14,8 @@ from review_server import Server, ServerProcess
 
 from noiseproof.audit.decisions import find_decisions, read_answers, read_decisions
 from noiseproof.audit.files import read_audit
-from noiseproof.audit.measure.design import Design, parse_mixture, propose
+from noiseproof.audit.sample import open_design, read_design
+from noiseproof.judge.measure.design import parse_mixture, propose
 
 pytest.importorskip("httpx", reason="the review server's client is not installed")
 pytest.importorskip("fastapi", reason="the review server is not installed")
@@ -50,7 +51,7 @@ def test_proposals_are_asked_one_after_the_other_and_keep_their_purpose(folder: 
         assert about["measure"]["done"] == "looked at"
         assert about["measure"]["next"][0]["command"] == f"noiseproof audit {folder} --again"
         assert "purpose" not in str(about)
-        proposals = propose(audit, [], parse_mixture(MIXTURE), 50)
+        proposals = propose(audit, open_design(audit), [], parse_mixture(MIXTURE), 50)
         state = client.get("/api/question").json()
         for number, proposal in enumerate(proposals, 1):
             assert (state["question"]["row"], state["question"]["number"]) == (proposal.row, number)
@@ -80,7 +81,7 @@ def test_a_killed_review_proposes_what_is_left(folder: Path) -> None:
     asked = Counter(line.asked for line in decided.values())
     assert asked["measure"] == 12
     # What was measured are the first questions of the design, whatever was decided between them.
-    design = Design.read(audit)
+    design = read_design(audit)
     assert design is not None
     first = [question.row for question in design.questions([], 12)]
     assert sorted(row for row, line in decided.items() if line.asked == "measure") == sorted(first)

@@ -11,11 +11,12 @@ import pandas as pd
 import pytest
 from handmade_audit import write_audit, write_table_audit
 
-from noiseproof.audit.decisions import ROW_CHOICES, find_decisions, read_decisions
+from noiseproof.audit.decisions import find_decisions, read_decisions
 from noiseproof.audit.files import read_audit
 from noiseproof.audit.sources import open_rows
 from noiseproof.audit.sources.base import NoRows
 from noiseproof.audit.sources.table import TableSource
+from noiseproof.judge.saved import ROW_CHOICES
 from noiseproof.review.queue import (
     KEPT,
     Filter,

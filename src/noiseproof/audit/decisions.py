@@ -19,9 +19,10 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import Literal, NamedTuple, TypeVar, get_args
+from typing import TypeVar, get_args
 
 from noiseproof.core.files import Lock, replacing
+from noiseproof.judge.saved import CHOICES, NO_ROW, Asked, Choice, Decision
 
 __all__ = [
     "COLUMNS",
@@ -42,42 +43,9 @@ __all__ = [
     "write_csv",
 ]
 
-RowChoice = Literal["accept", "keep", "other", "skip", "exclude", "unclear"]  # what decides a row
-Choice = RowChoice | Literal["note", "merge", "undo"]
-Asked = Literal["", "measure", "repeat"]
-ROW_CHOICES: tuple[RowChoice, ...] = get_args(RowChoice)
-CHOICES: tuple[Choice, ...] = (*ROW_CHOICES, "note", "merge", "undo")
-NO_ROW = -1  # of a merge, which is about classes
 FILE = "decisions.sqlite"  # in the folder of an audit
 K = TypeVar("K")
 V = TypeVar("V")
-
-
-class Decision(NamedTuple):
-    """A decision on one row; ``label`` is the label that the row should have, empty where the
-    choice names none.
-    """
-
-    row: int  # NO_ROW for a merge, and for taking one back
-    id: str
-    given_label: str  # of a merge: the spelling that becomes ``label``
-    decision: Choice
-    label: str
-    reviewer: str = ""
-    asked: Asked = ""
-    probability: float | None = None  # of being asked, where ``asked`` is measure
-    batch: int | None = None  # ≥ 1, shared by all that one action wrote
-    note: str = ""  # of the row, where ``decision`` is note
-
-    @property
-    def names_label(self) -> bool:
-        """Return whether it says what the label of the row is: skip, exclude and unclear do not."""
-        return self.decision in ("accept", "keep", "other")
-
-    @property
-    def subject(self) -> int | str:
-        """Return what is decided on: a row, or the spelling of a class."""
-        return self.given_label if self.row == NO_ROW else self.row
 
 
 COLUMNS = Decision._fields

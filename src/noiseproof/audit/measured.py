@@ -15,16 +15,17 @@ from numpy.typing import NDArray
 
 from noiseproof.audit.decisions import Decision
 from noiseproof.audit.files import FILES, PARQUET, Audit, check_decisions, read_audit, write_json
-from noiseproof.audit.measure.calibrate import Calibrated, recalibrate
-from noiseproof.audit.measure.design import Design, is_wrong, measured_answers
-from noiseproof.audit.measure.estimate import Measurement, measure
-from noiseproof.audit.measure.interval import Estimate, exact_share
 from noiseproof.audit.plan import FIRST
+from noiseproof.audit.sample import read_design, read_population
 from noiseproof.core.files import replacing_all
 from noiseproof.core.messages import counted
 from noiseproof.data.frames import write_csv
 from noiseproof.judge.interval import NEGLIGIBLE
 from noiseproof.judge.issues.label import GENERAL, MAX_PAIRS, general_sentences
+from noiseproof.judge.measure.calibrate import Calibrated, recalibrate
+from noiseproof.judge.measure.design import is_wrong, measured_answers
+from noiseproof.judge.measure.estimate import Measurement, measure
+from noiseproof.judge.measure.interval import Estimate, exact_share
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -61,17 +62,17 @@ def write_measured(audit: Audit, answers: Sequence[Decision], goal: str = "f1") 
     ``reliability``; reliability.png shows the last.
     """
     measured = _decided(answers)
-    if not measured or Design.read(audit) is None:
+    if not measured or read_design(audit) is None:
         raise NotMeasured(
             f"Expected measured decisions on {audit.folder}, got none. Run `noiseproof review"
             f" {audit.folder} --measure {FIRST}` first: rows chosen by hand or from the top of the"
             " list do not represent the others."
         )
     check_decisions(measured.values(), audit)
-    calibrated = recalibrate(audit, answers, goal)
+    calibrated = recalibrate(audit, read_population(audit), answers, goal)
     _write_issues(audit.folder, _recalibrated(audit, calibrated, len(measured)))
     audit = read_audit(audit.folder)
-    measurement = measure(audit, answers)  # its precision is that of the new cut
+    measurement = measure(read_population(audit), answers)  # its precision is that of the new cut
     assert measurement is not None
     table = reliability(audit, answers)
     summary = {
@@ -215,12 +216,13 @@ def _cross_fitted(
     audit: Audit, answers: Sequence[Decision], rows: NDArray[np.int64], place: NDArray[np.int64]
 ) -> NDArray[np.float64]:
     """P(wrong) of the measured rows (n,), recalibrated by the decisions of the other folds."""
+    population = read_population(audit)
     fold = np.random.default_rng(0).permutation(len(rows)) % FOLDS
     predicted = np.empty(len(rows))
     for k in range(min(FOLDS, len(rows))):
         held = set(rows[fold == k].tolist())
         others = [answer for answer in answers if answer.row not in held]
-        predicted[fold == k] = recalibrate(audit, others).wrong[place[fold == k]]
+        predicted[fold == k] = recalibrate(audit, population, others).wrong[place[fold == k]]
     return predicted
 
 
@@ -228,7 +230,7 @@ def _weights(audit: Audit, rows: NDArray[np.int64]) -> NDArray[np.float64]:
     """Return how many rows each measured one stands for, (n,): the rows of its stratum over the
     measured ones there.
     """
-    design = Design.read(audit)
+    design = read_design(audit)
     assert design is not None
     strata = design.strata[rows]
     return np.asarray(design.sizes[strata] / np.bincount(strata)[strata])

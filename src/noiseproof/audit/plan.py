@@ -20,12 +20,13 @@ from noiseproof.audit.decisions import (
 from noiseproof.audit.exchange.base import read_decided_in
 from noiseproof.audit.files import Audit, check_decisions
 from noiseproof.audit.labelcells import label_names_of
-from noiseproof.audit.measure.calibrate import Calibrated, find_slips, recalibrate
-from noiseproof.audit.measure.design import measured_answers
-from noiseproof.audit.measure.estimate import Gain, gain
-from noiseproof.audit.measure.interval import Agreement, Estimate, agreement
+from noiseproof.audit.sample import read_population
 from noiseproof.core.messages import counted
 from noiseproof.data.labelsets import labels_in
+from noiseproof.judge.measure.calibrate import Calibrated, find_slips, recalibrate
+from noiseproof.judge.measure.design import measured_answers
+from noiseproof.judge.measure.estimate import Gain, gain
+from noiseproof.judge.measure.interval import Agreement, Estimate, agreement
 
 Basis = Literal["measured", "known labels", "assumed"]
 FIRST = 50  # rows to measure where none was
@@ -161,7 +162,11 @@ def plan_corrections(
     merges = merges or {}
     check_decisions([*decisions.values(), *merges.values()], audit)
     decided = _decided(decisions)
-    calibrated, reviewers = recalibrate(audit, answers), agreement(answers, len(audit.classes))
+    population = read_population(audit)
+    calibrated, reviewers = (
+        recalibrate(audit, population, answers),
+        agreement(answers, len(audit.classes)),
+    )
     slips = () if yes else tuple(sorted(find_slips(audit, answers, calibrated) & decided.keys()))
     measured = sum(answer.names_label for answer in measured_answers(answers).values())
     better = calibrated.accepted & accept_all
@@ -183,7 +188,7 @@ def plan_corrections(
     basis: Basis = "known labels" if any((audit.summary.get("known") or {}).values()) else "assumed"
     expected = None
     if accepted:
-        expected = gain(audit, answers, better)
+        expected = gain(population, answers, better)
         basis = basis if expected is None else "measured"
         expected = expected or expected_gain(calibrated, undecided)
     excluded, unclear = (

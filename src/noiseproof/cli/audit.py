@@ -464,7 +464,7 @@ def _show(report: LabelReport, files: Sequence[Path], out: str) -> None:
     summary = report.summary()
     echo(f"{summary['rows']} rows of {len(summary['classes'])} classes. {summary['verdict']}")
     if summary["assumption"]:
-        from noiseproof.audit.measure.design import FIRST_QUESTIONS
+        from noiseproof.judge.measure.design import FIRST_QUESTIONS
 
         rows = min(FIRST_QUESTIONS, summary["rows"])
         measure = f"noiseproof review {shlex.quote(out)} --measure {rows}"

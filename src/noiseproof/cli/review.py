@@ -17,8 +17,8 @@ from noiseproof.cli.show import AsJson, echo, examples, refusals, show, show_jso
 from noiseproof.core.messages import counted, install_command
 
 if TYPE_CHECKING:
-    from noiseproof.audit.measure.interval import Estimate
     from noiseproof.audit.measured import Measured
+    from noiseproof.judge.measure.interval import Estimate
     from noiseproof.review.guard import Person
 
 LOCAL = ("127.0.0.1", "localhost", "::1")
@@ -151,7 +151,7 @@ def review(
     )
     if html is not None:
         return _write_page(folder, html, everything, max_mb, force)
-    from noiseproof.audit.measure.design import parse_mixture
+    from noiseproof.judge.measure.design import parse_mixture
     from noiseproof.review.guard import check_name, invite, parse_names
 
     try:

@@ -12,14 +12,15 @@ from typing import Any
 from noiseproof.audit.decisions import FILE as DECISIONS
 from noiseproof.audit.decisions import Choice, Decision
 from noiseproof.audit.files import Audit
-from noiseproof.audit.measure.design import (
+from noiseproof.audit.sample import open_design, read_design
+from noiseproof.judge.measure.design import (
     Design,
     Question,
     measured_answers,
     parse_mixture,
     propose,
 )
-from noiseproof.audit.measure.estimate import Population, measure
+from noiseproof.judge.measure.estimate import Population, measure
 from noiseproof.review.queue import Queue, rounded
 
 
@@ -46,14 +47,11 @@ class Panel:
     """What a page shows of the measured decisions, while there are any."""
 
     def __init__(self, audit: Audit, design: Design | None) -> None:
-        self.audit = audit
         self.population = None if design is None else Population.of(audit, design)
 
     def show(self, answers: Sequence[Decision]) -> dict[str, Any] | None:
         """Return the estimates by all ``answers``; None while nothing is measured."""
-        if self.population is None:
-            return None
-        measured = measure(self.audit, answers, self.population)
+        measured = measure(self.population, answers)
         if measured is None:
             return None
         people = measured.reviewers
@@ -91,7 +89,7 @@ class Measuring:
         self._update()
 
     def _prepare(self) -> None:
-        self.design = Design.open(self.audit, seed=self.plan.seed)
+        self.design = open_design(self.audit, seed=self.plan.seed)
         self.panel = Panel(self.audit, self.design)
         self.total = min(self.plan.count, len(self.queue.issues))  # no row is measured twice
 
@@ -255,9 +253,12 @@ class Proposing(Measuring):
     def _prepare(self) -> None:
         mixture = parse_mixture(self.plan.mixture)
         answers = self.queue.log.answers()
-        self.proposals = propose(self.audit, answers, mixture, self.plan.count, seed=self.plan.seed)
+        design = None
+        if mixture.get("measure"):
+            design = open_design(self.audit, seed=self.plan.seed)
+        self.proposals = propose(self.audit, design, answers, mixture, self.plan.count)
         self.measures = {proposal.row: proposal.purpose == "measure" for proposal in self.proposals}
-        self.panel = Panel(self.audit, Design.read(self.audit))
+        self.panel = Panel(self.audit, read_design(self.audit))
         self.total = len(self.proposals)
 
     def _open_questions(self) -> list[Question]:

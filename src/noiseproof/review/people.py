@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from noiseproof.audit.decisions import Decision, DecisionLog
-from noiseproof.audit.measure.interval import agreement
 from noiseproof.audit.plan import differ, independent_pair
 from noiseproof.audit.rows import mixed
+from noiseproof.judge.measure.interval import agreement
 
 SECONDS = 240.0  # without a sign of the person, after which a row is free again
 MOST_CHANGES = 500  # rows in one answer; a page that missed more loads its list again

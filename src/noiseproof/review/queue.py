@@ -19,12 +19,10 @@ from numpy.typing import NDArray
 
 from noiseproof.audit.decisions import (
     NO_ROW,
-    ROW_CHOICES,
     BadDecisions,
     Choice,
     Decision,
     DecisionLog,
-    RowChoice,
     resolve_merges,
 )
 from noiseproof.audit.files import NUMBERS, Audit, check_decisions
@@ -32,6 +30,7 @@ from noiseproof.audit.sources import Source
 from noiseproof.audit.sources.base import NoRows
 from noiseproof.judge.issues import badges
 from noiseproof.judge.issues.spelling import spellings_of
+from noiseproof.judge.saved import ROW_CHOICES, RowChoice
 from noiseproof.review.people import People
 
 Sort = Literal["quality", "given", "suggested", "row", "id"]

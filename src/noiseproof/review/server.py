@@ -24,11 +24,13 @@ from fastapi.responses import HTMLResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from noiseproof.audit.decisions import FILE as DECISIONS
-from noiseproof.audit.decisions import NO_ROW, Choice, RowChoice
+from noiseproof.audit.decisions import NO_ROW, Choice
 from noiseproof.audit.files import read_audit
-from noiseproof.audit.measure.design import FIRST_QUESTIONS, Design
+from noiseproof.audit.sample import read_design
 from noiseproof.audit.sources import open_rows
 from noiseproof.audit.sources.base import AuditData
+from noiseproof.judge.measure.design import FIRST_QUESTIONS
+from noiseproof.judge.saved import RowChoice
 from noiseproof.review.context import Context, hidden_columns, snippet
 from noiseproof.review.guard import LOOPBACK, Guard, Person
 from noiseproof.review.measuring import Measuring, Panel, Proposing, QuestionPlan, command
@@ -189,7 +191,7 @@ class Review:
         self.path = self.queue.log.path
         self.issues = self.queue.issues
         self.queue.search = Search(self.issues, self.rows)
-        self.panel = Panel(self.audit, Design.read(self.audit))
+        self.panel = Panel(self.audit, read_design(self.audit))
         self.context = Context(self.audit, self.rows, data)
         self.projection = Projection(self.audit, self.context)
         self.snippet = lru_cache(maxsize=20_000)(self._snippet)

@@ -8,7 +8,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,11 +18,10 @@ from noiseproof.core.plugins import load_plugins
 from noiseproof.core.registry import Registry, unknown_name
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from noiseproof.data.rows import Rows
     from noiseproof.judge.evidence.gather import AuditEvidence
     from noiseproof.judge.labelissues import LabelIssues
+    from noiseproof.judge.saved import SavedAudit
 
 log = logging.getLogger("noiseproof")
 
@@ -91,38 +90,6 @@ class Fix:
             {**self.cells, **other.cells},
             {**self.labels, **other.labels},
         )
-
-
-class Decided(Protocol):
-    """What a person decided on a row."""
-
-    @property
-    def decision(self) -> str: ...
-
-    @property
-    def label(self) -> str: ...
-
-    @property
-    def names_label(self) -> bool: ...
-
-
-class SavedAudit(Protocol):
-    """What a fix may know of a saved audit."""
-
-    @property
-    def issues(self) -> pd.DataFrame: ...
-
-    @property
-    def summary(self) -> Mapping[str, Any]: ...
-
-    @property
-    def config(self) -> Mapping[str, Any]: ...
-
-    @property
-    def classes(self) -> tuple[str, ...]: ...
-
-    @property
-    def decided(self) -> Mapping[int, Decided]: ...
 
 
 class Issue(ABC):

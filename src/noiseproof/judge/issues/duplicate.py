@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from noiseproof.data.rows import Rows
     from noiseproof.judge.evidence.gather import AuditEvidence
     from noiseproof.judge.evidence.neighbours import Duplicates
-    from noiseproof.judge.issues.base import Decided, SavedAudit
     from noiseproof.judge.labelissues import LabelIssues
+    from noiseproof.judge.saved import Decision, SavedAudit
 
 
 @register_issue("near-duplicate")
@@ -101,7 +101,7 @@ class NearDuplicates(Issue):
         return f"{counts['rows']} rows in {groups}, {counts['conflicting']} with different labels."
 
 
-def _kept(group: Iterable[int], decided: Mapping[int, Decided]) -> set[int]:
+def _kept(group: Iterable[int], decided: Mapping[int, Decision]) -> set[int]:
     """Return the rows of a group to keep: the first with each label that was decided on, else the
     first not excluded.
     """

@@ -27,8 +27,8 @@ from noiseproof.judge.issues.base import (
 if TYPE_CHECKING:
     from noiseproof.data.rows import Rows
     from noiseproof.judge.evidence.gather import AuditEvidence
-    from noiseproof.judge.issues.base import SavedAudit
     from noiseproof.judge.labelissues import LabelIssues
+    from noiseproof.judge.saved import SavedAudit
 
 NUMBER = re.compile(r"\s*[-+−]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*")
 COMMA = re.compile(r"\s*[-+−]?\d+,\d+\s*")  # 1,5

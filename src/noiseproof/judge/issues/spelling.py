@@ -23,8 +23,8 @@ from noiseproof.judge.issues.base import (
 
 if TYPE_CHECKING:
     from noiseproof.judge.evidence.gather import AuditEvidence
-    from noiseproof.judge.issues.base import SavedAudit
     from noiseproof.judge.labelissues import LabelIssues
+    from noiseproof.judge.saved import SavedAudit
 
 # that both spellings have at least, where one letter differs: cat and bat are two classes
 LETTERS = 4

@@ -15,12 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, logit
 
-from noiseproof.audit.decisions import Decision
-from noiseproof.audit.files import Audit
-from noiseproof.audit.measure.design import is_wrong
-from noiseproof.audit.measure.estimate import Population, measured_sample
-from noiseproof.audit.measure.interval import agreement
 from noiseproof.judge.cut import parse_goal
+from noiseproof.judge.measure.design import is_wrong
+from noiseproof.judge.measure.estimate import Population, Sample
+from noiseproof.judge.measure.interval import agreement
+from noiseproof.judge.saved import Decision, SavedAudit
 
 CURVE_WEIGHT = 100.0  # decisions that the first curve counts as
 COEFFICIENTS = np.array([-1.0, 0.3, 0.5])  # of 1, −log rank − 1, log odds
@@ -44,10 +43,10 @@ class Calibrated:
 
 
 def recalibrate(
-    audit: Audit,
+    audit: SavedAudit,
+    population: Population | None,
     answers: Sequence[Decision],
     goal: str = "f1",
-    population: Population | None = None,
 ) -> Calibrated:
     """Return the probabilities of an audit's rows after the measured ``answers``; without any, the
     models' own.
@@ -61,8 +60,7 @@ def recalibrate(
     right = frame["model_suggestion_quality"].to_numpy(np.float64) / np.maximum(wrong, 1e-12)
     ranking = np.lexsort((frame["row"], -wrong))
     rank = np.argsort(ranking)
-    population, sample = measured_sample(audit, answers, population)
-    if population is not None and sample:
+    if population is not None and (sample := Sample.of(population, answers)):
         strata = population.strata[sample.at]
         stands_for = np.bincount(population.strata)[strata] / np.bincount(strata)[strata]
         wrong = calibrate_wrong(wrong[ranking], rank[sample.at], sample.wrong, stands_for)[rank]
@@ -75,7 +73,7 @@ def recalibrate(
     return Calibrated(wrong, wrong * np.clip(right, 0, 1), is_issue)
 
 
-def find_slips(audit: Audit, answers: Sequence[Decision], calibrated: Calibrated) -> set[int]:
+def find_slips(audit: SavedAudit, answers: Sequence[Decision], calibrated: Calibrated) -> set[int]:
     """Return the rows whose decided change is likelier a mistake of the reviewer than of the label.
 
     With the error e of one answer, known from rows that were asked twice, the odds that a label is

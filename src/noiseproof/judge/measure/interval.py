@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from noiseproof.audit.decisions import Decision
+from noiseproof.judge.saved import Decision
 
 # points on the border of a joint region; the range over it is exact to 1e-5 of its width
 ANGLES = 720

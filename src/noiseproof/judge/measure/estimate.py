@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from noiseproof.audit.decisions import Decision
-from noiseproof.audit.files import Audit
-from noiseproof.audit.measure.design import Design, is_wrong, measured_answers
-from noiseproof.audit.measure.interval import Agreement, Estimate, agreement, corrected, stratified
+from noiseproof.judge.measure.design import Design, is_wrong, measured_answers
+from noiseproof.judge.measure.interval import Agreement, Estimate, agreement, corrected, stratified
+from noiseproof.judge.saved import Decision, SavedAudit
 
 ENOUGH = 10  # decisions on rows of a class, from which on its rate is reported
 ENOUGH_ACCEPTED = 8  # measured rows that the rule of --accept-all would change
@@ -82,13 +81,7 @@ class Population:
     is_issue: NDArray[np.bool_]  # (N,)
 
     @classmethod
-    def read(cls, audit: Audit) -> Population | None:
-        """Return the rows of an audit by its design, None where nothing was measured."""
-        design = Design.read(audit)
-        return None if design is None else cls.of(audit, design)
-
-    @classmethod
-    def of(cls, audit: Audit, design: Design) -> Population:
+    def of(cls, audit: SavedAudit, design: Design) -> Population:
         rows = audit.issues["row"].to_numpy()
         return cls(
             audit.classes,
@@ -140,25 +133,12 @@ class Sample:
         return len(self.at)
 
 
-def measured_sample(
-    audit: Audit, answers: Sequence[Decision], population: Population | None
-) -> tuple[Population | None, Sample | None]:
-    """Return the rows of an audit, which are read unless they are given, and those of them that
-    were measured.
-    """
-    population = population or Population.read(audit)
-    return population, None if population is None else Sample.of(population, answers)
-
-
-def measure(
-    audit: Audit, answers: Sequence[Decision], population: Population | None = None
-) -> Measurement | None:
+def measure(population: Population | None, answers: Sequence[Decision]) -> Measurement | None:
     """Return what the measured ``answers`` say about all labels; None without any.
 
     Rows that were answered twice say how often a person errs, and correct the rates for it.
     """
-    population, sample = measured_sample(audit, answers, population)
-    if population is None or not sample:
+    if population is None or not (sample := Sample.of(population, answers)):
         return None
     # second opinions on other rows, chosen from the list, represent no others
     measured = measured_answers(answers)
@@ -207,21 +187,17 @@ def _by_class(
 
 
 def gain(
-    audit: Audit,
-    answers: Sequence[Decision],
-    accepted: NDArray[np.bool_],
-    population: Population | None = None,
+    population: Population | None, answers: Sequence[Decision], accepted: NDArray[np.bool_]
 ) -> Gain | None:
     """Return what suggestions do to the undecided ones of the ``accepted`` rows (N,), in the order
     of the issues.
 
     Measured rows that the same rule accepts stand for the undecided ones. None without any.
     """
-    population, sample = measured_sample(audit, answers, population)
-    if population is None or not sample or not accepted[sample.at].any():
+    if population is None or not accepted[(sample := Sample.of(population, answers)).at].any():
         return None
     decided = {answer.row for answer in answers if answer.names_label}
-    undecided = accepted & ~audit.issues["row"].isin(decided).to_numpy()
+    undecided = accepted & ~np.isin(list(population.position), list(decided))
     count = int(undecided.sum())
     spoils = 1 - sample.wrong
     mended = population.estimate(sample, sample.suggested, accepted).times(count)

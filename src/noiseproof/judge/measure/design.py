@@ -14,24 +14,17 @@ measures, in a mixture.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from noiseproof.audit.decisions import Asked, Decision
-from noiseproof.audit.files import Audit
 from noiseproof.core.checks import check_count
-from noiseproof.core.files import check_files, replacing_all
+from noiseproof.judge.saved import Asked, Decision, SavedAudit
 
-FILE = "measure.json"  # in the folder of an audit
-STRATA_FILE = "strata.npy"
-FORMAT = 1
 PILOT = 30  # questions
 FIRST_QUESTIONS = 25  # that a review begins with
 STRATA = 6
@@ -65,46 +58,13 @@ class Design:
     prior: NDArray[np.float64]  # (H,) share of wrong labels by the models
 
     @classmethod
-    def draw(cls, audit: Audit, seed: int = 0) -> Design:
+    def draw(cls, audit: SavedAudit, seed: int = 0) -> Design:
         """Strata by ``model_quality`` and the given labels."""
         wrong = 1 - audit.issues["model_quality"].to_numpy(np.float64)
         of_row = make_strata(wrong, audit.class_numbers("given_label"), len(audit.classes))
         strata = np.full(audit.summary["source_rows"], -1, np.int16)
         strata[audit.issues["row"].to_numpy()] = of_row
         return cls(seed, strata, np.bincount(of_row, weights=wrong) / np.bincount(of_row))
-
-    @classmethod
-    def open(cls, audit: Audit, *, seed: int = 0) -> Design:
-        """Return the design in the folder of an audit; drawn and written where there is none."""
-        if (design := cls.read(audit)) is not None:
-            return design
-        design = cls.draw(audit, seed)
-        content = {"format": FORMAT, "seed": seed, "prior": design.prior.round(6).tolist()}
-        with replacing_all(audit.folder) as part:
-            with open(part(STRATA_FILE), "wb") as file:
-                np.save(file, design.strata)
-            part(FILE).write_text(json.dumps(content) + "\n", encoding="utf-8")
-        return design
-
-    @classmethod
-    def read(cls, audit: Audit) -> Design | None:
-        """Return the design in the folder of an audit, None where nothing was measured."""
-        path = Path(audit.folder, FILE)
-        check_files(audit.folder, FILE, STRATA_FILE)
-        if not path.is_file():
-            return None
-        try:
-            content = json.loads(path.read_text("utf-8"))
-            strata = np.load(path.with_name(STRATA_FILE), allow_pickle=False)
-            design = cls(content["seed"], strata, np.array(content["prior"]))
-            if content["format"] != FORMAT or len(strata) != audit.summary["source_rows"]:
-                raise ValueError("a sample of other rows")
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise ValueError(
-                f"Expected the sample of this audit in {path} and {STRATA_FILE}, got {error}. Move"
-                " both files and the decisions away to measure again."
-            ) from error
-        return design
 
     @cached_property
     def sizes(self) -> NDArray[np.int64]:
@@ -272,26 +232,26 @@ def parse_mixture(text: str = MIXTURE) -> dict[Purpose, float]:
 
 
 def propose(
-    audit: Audit,
+    audit: SavedAudit,
+    design: Design | None,
     answers: Sequence[Decision],
     mixture: Mapping[Purpose, float],
     count: int,
-    *,
-    seed: int = 0,
 ) -> list[Proposal]:
     """At most ``count`` rows to look at next, mixed evenly, so that whoever stops early has the
     same mixture.
 
     ``find`` has undecided rows from the lowest ``label_quality`` on, ``learn`` the
-    `most_informative` ones, ``measure`` the next questions of the `Design`, which is drawn where
-    there is none; where its round has fewer, the others take their place. A row has one purpose,
-    to measure before all others: only these rows represent the rest.
+    `most_informative` ones, ``measure`` the next questions of the ``design``; where its round has
+    fewer, the others take their place. A row has one purpose, to measure before all others: only
+    these rows represent the rest.
     """
     check_count("count", count, 1)
     questions: list[Proposal] = []
     if share := mixture.get("measure"):
         asked = len(measured_answers(answers)) + round(share * count)
-        for one in Design.open(audit, seed=seed).questions(answers, asked):
+        assert design is not None  # it measures
+        for one in design.questions(answers, asked):
             questions.append(Proposal(one.row, "measure", one.probability))
     frame = audit.issues
     closed = {answer.row for answer in answers} | {question.row for question in questions}
