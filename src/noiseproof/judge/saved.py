@@ -47,7 +47,7 @@ class Decision(NamedTuple):
 
 
 class SavedAudit(Protocol):
-    """What a fix may know of a saved audit."""
+    """What a fix or an estimate may know of a saved audit."""
 
     @property
     def issues(self) -> pd.DataFrame: ...
