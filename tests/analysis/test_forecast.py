@@ -272,15 +272,13 @@ def test_a_probe_sees_what_a_run_does(digits: Task) -> None:
     assert 0 < result.pace < 1
 
 
-@pytest.mark.parametrize(
-    "line", ["peer:warmup=5", "cr:warmup=5", "pes:lr=0.1", "ce & label-correction:start=9"]
-)
+@pytest.mark.parametrize("line", ["peer:warmup=5", "cr:warmup=5", "ce & label-correction:start=9"])
 def test_a_probe_refuses_what_the_run_refuses_and_nothing_else(digits: Task, line: str) -> None:
     """An epoch of 23 steps of ten epochs."""
     settings = Settings(model="mlp:hidden=[16]", batch_size=64, epochs=10)
     found = probe(digits, line, settings, steps=23)
     assert found.steps == 23 and found.method == str(get_method(line, digits, settings))
-    with pytest.raises(ValueError, match="below the 5 epochs of the run|in 5 epochs has none"):
+    with pytest.raises(ValueError, match="below the 5 epochs of the run"):
         probe(digits, line, replace(settings, epochs=5), steps=23)
 
 
