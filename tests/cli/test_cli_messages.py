@@ -271,7 +271,7 @@ OTHERS = {
     "review found --propose find=1 --measure 5": "Expected --propose without --measure",
     "review found --reviewers ann,ann": "different names",
     "review found --host 0.0.0.0": "Expected --allowed-host with --host 0.0.0.0",
-    "review found --host 192.0.2.1": "an address of this machine",  # TEST-NET
+    "review found --host 192.0.2.1": "an address of this machine for --host",  # TEST-NET
     "review found --html no/such/page.html": "Expected --html in a folder that exists",
     "apply found": "Expected decisions in",
     "apply found --fix columns --retrain": "Expected --fix or --retrain, got both",

@@ -171,7 +171,6 @@ def test_answers_do_not_wait_for_acknowledgements() -> None:
     from noiseproof.review.server import bind
 
     with bind() as listening:
-        listening.listen()
         with socket.create_connection(listening.getsockname()), listening.accept()[0] as accepted:
             assert accepted.proto == socket.IPPROTO_TCP  # asyncio sets the option for these only
             assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0

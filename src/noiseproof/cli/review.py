@@ -182,7 +182,6 @@ def review(
         plan=plan,
         overlap=overlap,
     )
-    listening.listen(128)  # requests wait until the server answers
     _show_links(people, hosts[0], listening.getsockname()[1], is_local=host in LOCAL)
     echo(f"decisions: {server.state.review.path}\nCtrl+C ends it; nothing is lost.")
     if browser and not reviewers:

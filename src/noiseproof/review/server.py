@@ -573,28 +573,21 @@ def make_app(
 
 
 def bind(port: int = 0, host: str = "127.0.0.1") -> socket.socket:
-    """Return a socket on an address of this machine; port 0 takes any free port."""
+    """Return a socket that listens on an address of this machine; port 0 takes any free port.
+
+    Requests wait until the server answers.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host, None, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP, flags=socket.AI_PASSIVE
-        )[0]
-    except (OSError, UnicodeError) as error:
+        listening = socket.create_server((host, port), family=family, backlog=128)
+    except (OSError, OverflowError, UnicodeError) as error:
         raise ValueError(
-            f"Expected a name or an address of this machine for --host, got {host!r}: {error}."
+            "Expected a free port, and a name or an address of this machine for --host, got"
+            f" {port} on {host!r}: {error}. Use --port 0 for any free one."
         ) from error
-    listening = socket.socket(family, kind, protocol)
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     # Accepted sockets inherit it. Else the body of an answer waits 40 ms for the acknowledgement of
     # its header; asyncio sets the option itself, but only for sockets whose protocol is named.
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    try:
-        listening.bind((address[0], port, *address[2:]))
-    except (OSError, OverflowError) as error:
-        listening.close()
-        raise ValueError(
-            f"Expected a free port, and an address of this machine, got {port} on {host}: {error}."
-            " Use --port 0 for any free one."
-        ) from error
     return listening
 
 

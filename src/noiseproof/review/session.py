@@ -42,7 +42,6 @@ class ReviewSession:
         self.address = address
         self.height = height
         self._server = server
-        listening.listen(128)  # requests wait until the server answers
         self._thread = threading.Thread(
             target=server.run, kwargs={"sockets": [listening]}, daemon=True
         )
