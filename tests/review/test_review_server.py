@@ -170,10 +170,13 @@ def test_only_this_machine_can_connect(server: Server) -> None:
 def test_answers_do_not_wait_for_acknowledgements() -> None:
     from noiseproof.review.server import bind
 
-    with bind() as listening:
-        with socket.create_connection(listening.getsockname()), listening.accept()[0] as accepted:
-            assert accepted.proto == socket.IPPROTO_TCP  # asyncio sets the option for these only
-            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0
+    with (
+        bind() as listening,
+        socket.create_connection(listening.getsockname()),
+        listening.accept()[0] as accepted,
+    ):
+        assert accepted.proto == socket.IPPROTO_TCP  # asyncio sets the option for these only
+        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0
 
 
 def test_every_answer_forbids_frames_sniffing_and_storing(server: Server) -> None:

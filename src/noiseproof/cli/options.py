@@ -61,18 +61,22 @@ def _join_broken_words(environ: MutableMapping[str, str]) -> str:
         return ""
     broken = environ["COMP_WORDS"].split("\n")[: int(environ["COMP_CWORD"]) + 1]
     words = re.sub(r"\n([@=:]+)(\n(?=.)|\Z)", r"\1", "\n".join(broken)).split("\n")
-    environ["COMP_WORDS"] = "\n".join(words)
-    environ["COMP_CWORD"] = str(len(words) - 1)
+    if words[-1].startswith("--"):
+        words[-1:] = words[-1].split("=", 1)
     kept = words[-1]
     if not re.fullmatch("[=:]+", broken[-1]):
         kept = kept.removesuffix(broken[-1]).removesuffix("@")
-    return re.sub("^--[^=]*=", "", kept)
+    words[-1] = words[-1].removeprefix(kept)
+    environ["COMP_WORDS"] = "\n".join(words)
+    environ["COMP_CWORD"] = str(len(words) - 1)
+    return kept
 
 
 _KEPT = _join_broken_words(os.environ)  # before typer reads them
 
 
 def _matching(values: Iterable[str], incomplete: str, several: bool) -> list[str]:
+    incomplete = _KEPT + incomplete
     before, last = "", incomplete
     if several:
         before, comma, last = incomplete.rpartition(",")
