@@ -168,7 +168,7 @@ OTHERS = {
         "Add one, or split a table with --label COLUMN."
     ),
     # a key, no option
-    "bench run bad.toml": "[[experiment]] 1, workers: Expected `workers` to be an integer of at",
+    "bench run bad.toml": "[[experiment]] 1: Expected `workers` to be an integer of at",
     "bench search gce:q=[0.3,0.7] --validation 0": "Expected --validation above 0",
     "train --validation 1.5": "Expected --validation in (0, 1), got 1.5.",
     "train --batch-size x": "Expected --batch-size to be an integer of at least 1, got 'x'.",

@@ -151,16 +151,13 @@ def _read_until(terminal: int, *ends: bytes) -> str:
 @pytest.mark.parametrize(
     ("typed", "completed"),
     [
-        ("train --method sce@", ["train", "--method", "sce@curriculum"]),
         ("train --method sce@cu", ["train", "--method", "sce@curriculum"]),
         ("train --method=sce@cu", ["train", "--method=sce@curriculum"]),
-        ("train --method=sln-d", ["train", "--method=sln-dividemix"]),
         ("bench compare --methods ce,sce@", ["bench", "compare", "--methods", "ce,sce@curriculum"]),
         (
             "train --noise=xia:rate=0.4 --method sce@",
             ["train", "--noise=xia:rate=0.4", "--method", "sce@curriculum"],
         ),
-        ("train --method sln-d", ["train", "--method", "sln-dividemix"]),
     ],
 )
 def test_words_that_bash_breaks(home: Path, typed: str, completed: list[str]) -> None:
