@@ -12,7 +12,7 @@ import json
 import socket
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -194,7 +194,14 @@ class Review:
         self.panel = Panel(self.audit, read_design(self.audit))
         self.context = Context(self.audit, self.rows, data)
         self.projection = Projection(self.audit, self.context)
-        self.snippet = lru_cache(maxsize=20_000)(self._snippet)
+        self.overview: Overview | None = None
+        hidden = hidden_columns(self.audit)
+
+        @lru_cache(maxsize=20_000)
+        def snippet_of(row: int, id: str, columns: Sequence[str]) -> dict[str, Any]:
+            return snippet(self.rows.show(row, id), columns, hidden)
+
+        self.snippet = snippet_of
 
     def check_audit(
         self,
@@ -254,9 +261,6 @@ class Review:
             issue["snippet"] = self.snippet(issue["row"], issue["id"], leading)
         return page
 
-    def _snippet(self, row: int, id: str, columns: Sequence[str]) -> dict[str, Any]:
-        return snippet(self.rows.show(row, id), columns, hidden_columns(self.audit))
-
     def next_issue(
         self,
         reviewer: Reviewer,
@@ -306,14 +310,12 @@ class Review:
         self._check_issue(row, reviewer)
         return self.context.show(row)
 
-    @cached_property
-    def overview(self) -> Overview:
-        return Overview(self.audit, self.context.issues, self.context.annotators)
-
     def show_overview(self) -> dict[str, Any]:
         """Return confused pairs of classes, qualities of the labels, noise by class, and the
         progress in each.
         """
+        if self.overview is None:
+            self.overview = Overview(self.audit, self.context.issues, self.context.annotators)
         return self.overview.show(self.queue.decided_rows()) | self._progress()
 
     def show_map(self) -> dict[str, Any]:
