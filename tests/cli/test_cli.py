@@ -140,10 +140,11 @@ def test_data_list_says_what_is_here(tmp_path: Path) -> None:
     assert "https://github.com/Cysu/noisy_label" in " ".join(data["clothing1m"])
     assert " ".join(data["table"]).endswith("your own: table:table=…,label=…")
 
-    (tmp_path / "cifar-10-python.tar.gz").touch()
+    (tmp_path / "cifar-10-batches-py").mkdir()
+    (tmp_path / "cifar-10-batches-py/data_batch_1").touch()
     (tmp_path / "MNIST/raw").mkdir(parents=True)  # all that a fetch without network leaves
     data = listed()
-    assert str(tmp_path / "cifar-10-python.tar.gz") in data["cifar10"]
+    assert str(tmp_path / "cifar-10-batches-py") in data["cifar10"]
     assert data["cifar10"][1] == "yes" and data["cifar10n"][1] == data["mnist"][1] == "no"
     (tmp_path / "MNIST/raw/train-images-idx3-ubyte.gz").touch()
     (tmp_path / "CIFAR-10_human.pt").touch()
