@@ -11,7 +11,7 @@ Which of the two it is shows in the share of c that is explained, and in h: what
 unexplained after many rounds of EM. Mistakes that are spread at random stay; where those of people
 are, overlap explains nearly all in the end. So
 
-    r = c^(1 − w) · e^w        w = 1 / (1 + (PLANTED·c/e)⁴ · UNEXPLAINED/h)
+    r = c^(1 − w) · e^w        w = min(1, e/c / PLANTED)^1.5 / (1 + (UNEXPLAINED/h)³)
 
 and w is near one as well where a set contradicts little and the posterior finds almost none of that
 wrong: labels that are predicted so well are right.
@@ -28,7 +28,8 @@ from torch import Tensor
 
 from noiseproof.judge.posterior import blocks
 
-PLANTED, UNEXPLAINED = 0.38, 0.05  # e/c and h at which mistakes look half as if they were planted
+PLANTED = 0.65  # e/c from which mistakes look as if they were spread at random
+UNEXPLAINED = 0.02  # h below which they do not
 FEW_CONTRADICTED, FEW_EXPLAINED = 0.13, 0.2  # c and e/c below which labels look right
 STEEP = 1 / 0.15  # of these two steps
 AT_MOST = 1.6
@@ -63,12 +64,13 @@ def likely_rate(
 
     >>> # people's mistakes; in between; at random
     >>> [round(likely_rate(e, h, 0.3), 3) for e, h in ((0.03, 0.0), (0.11, 0.05), (0.2, 0.2))]
-    [0.298, 0.187, 0.202]
+    [0.298, 0.201, 0.2]
     """
     ratio = (explained + SMALL / 2) / (contradicted + SMALL)
-    random = 1 / (1 + (planted / ratio) ** 4 * UNEXPLAINED / (unexplained + SMALL))
+    spread = min(1.0, ratio / planted) ** 1.5
+    spread /= 1 + (UNEXPLAINED / (unexplained + SMALL)) ** 3
     few = _step(few_contradicted / (contradicted + SMALL)) * _step(few_explained / ratio)
-    weight = 1 - (1 - random) * (1 - few)
+    weight = 1 - (1 - spread) * (1 - few)
     floor = SMALL / 10
     return math.exp(
         (1 - weight) * math.log(contradicted + floor) + weight * math.log(explained + floor)
