@@ -16,7 +16,7 @@ from noiseproof.audit.measured import write_measured
 from noiseproof.audit.plan import plan_corrections, read_decided
 from noiseproof.audit.sample import open_design
 from noiseproof.data import get_dataset
-from noiseproof.judge.measure.interval import Estimate
+from noiseproof.judge.measure.interval import Bounded
 from noiseproof.review.page import file_page
 from noiseproof.train import Settings, Task, prepare, train
 
@@ -68,9 +68,9 @@ class Reviewed:
     """What a reviewer who knows the digits measured on a designed sample of the training labels."""
 
     decisions: int
-    rate: Estimate
-    precision: Estimate | None  # of the labels called wrong
-    wrong_left: Estimate  # once the decisions are applied
+    rate: Bounded
+    precision: Bounded | None  # of the labels called wrong
+    wrong_left: Bounded  # once the decisions are applied
     issues: int  # labels called wrong after the recalibration
     found: int  # issues that are wrong
     seconds: float

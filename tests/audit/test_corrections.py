@@ -20,7 +20,7 @@ from noiseproof.cli import app
 from noiseproof.demo import review_by
 from noiseproof.judge.measure.calibrate import Calibrated, recalibrate
 from noiseproof.judge.measure.estimate import Gain, gain
-from noiseproof.judge.measure.interval import Estimate
+from noiseproof.judge.measure.interval import Bounded
 
 CLASSES = ("ant", "bee", "cow")
 
@@ -55,22 +55,22 @@ def write_population(
 # --- refusals -------------------------------------------------------------------------------------
 
 
-def some_gain(net: Estimate, needed: int) -> Gain:
-    return Gain(Estimate(12, 3, 25), Estimate(10, 2, 30), net, decisions=40, needed=needed)
+def some_gain(net: Bounded, needed: int) -> Gain:
+    return Gain(Bounded(12, 3, 25), Bounded(10, 2, 30), net, decisions=40, needed=needed)
 
 
-def plan(net: Estimate, needed: int, basis: str = "measured") -> Plan:
+def plan(net: Bounded, needed: int, basis: str = "measured") -> Plan:
     return Plan({1: "a", 2: "b"}, {2: "b"}, some_gain(net, needed), basis, measured=60)  # type: ignore[arg-type]
 
 
 def test_a_gain_that_is_clearly_positive_is_not_refused() -> None:
-    plan(Estimate(8, 1, 15), 0).check("audit")
+    plan(Bounded(8, 1, 15), 0).check("audit")
     Plan({1: "a"}, {}, None, "assumed").check("audit")  # decisions alone
 
 
 def test_a_refusal_names_the_rows_to_review_first() -> None:
     with pytest.raises(Refused) as refused:
-        plan(Estimate(2, -20, 20), 120).check("my audit", "--accept-all", "--yes")
+        plan(Bounded(2, -20, 20), 120).check("my audit", "--accept-all", "--yes")
     assert (
         str(refused.value)
         == "Expected --accept-all to mend clearly more labels than it spoils, got a gain of 2 (-20"
@@ -82,11 +82,11 @@ def test_a_refusal_names_the_rows_to_review_first() -> None:
         Refused,
         match="decide row by row, `noiseproof review audit`, or override this with yes=True",
     ):
-        plan(Estimate(-5, -20, 0), -1).check("audit")
+        plan(Bounded(-5, -20, 0), -1).check("audit")
     with pytest.raises(
         Refused, match="Measure 50 more rows first, `noiseproof review audit --measure 110`"
     ):
-        plan(Estimate(5, 0, 20), 50, "known labels").check("audit")  # clearly positive: above zero
+        plan(Bounded(5, 0, 20), 50, "known labels").check("audit")  # clearly positive: above zero
 
 
 def test_without_measured_decisions_nothing_is_written(tmp_path: Path) -> None:

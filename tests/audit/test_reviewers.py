@@ -14,7 +14,7 @@ import pytest
 from scipy.stats import binomtest
 
 from noiseproof.audit.decisions import Decision
-from noiseproof.judge.measure.interval import Estimate, agreement, corrected, exact_share
+from noiseproof.judge.measure.interval import Bounded, agreement, corrected, exact_share
 
 ERROR = 0.05
 
@@ -79,7 +79,7 @@ def test_the_error_solves_the_probability_that_two_answers_differ(
 def test_answers_that_differ_more_than_guesses_are_guesses() -> None:
     found = agreement(pairs("aaaa", "bbbb"), 2)
     assert found is not None and found.error.value == found.error.high == 0.5
-    assert corrected(Estimate(0.4, 0.3, 0.5), found.error, 2) == Estimate(0.4, 0.0, 1.0)
+    assert corrected(Bounded(0.4, 0.3, 0.5), found.error, 2) == Bounded(0.4, 0.0, 1.0)
 
 
 def test_which_answers_are_pairs() -> None:
@@ -104,21 +104,21 @@ def test_which_answers_are_pairs() -> None:
 
 
 def test_a_sure_error_moves_the_rate_and_stretches_its_interval() -> None:
-    sure = corrected(Estimate(0.145, 0.1, 0.2), Estimate(0.05, 0.05, 0.05), 2)
+    sure = corrected(Bounded(0.145, 0.1, 0.2), Bounded(0.05, 0.05, 0.05), 2)
     # (m − e)/(1 − 2e)
     assert (sure.value, sure.low, sure.high) == pytest.approx((0.095 / 0.9, 0.05 / 0.9, 0.15 / 0.9))
-    many = corrected(Estimate(0.145, 0.1, 0.2), Estimate(0.05, 0.05, 0.05), 100)
+    many = corrected(Bounded(0.145, 0.1, 0.2), Bounded(0.05, 0.05, 0.05), 100)
     assert many.value == pytest.approx(0.095 / (1 - 0.05 * 100 / 99))
-    perfect = Estimate(0.0, 0.0, 0.0)
-    assert corrected(Estimate(0.145, 0.1, 0.2), perfect, 10) == Estimate(0.145, 0.1, 0.2)
-    assert corrected(Estimate(0.01, 0.0, 0.02), Estimate(0.05, 0.04, 0.06), 10).value == 0.0
+    perfect = Bounded(0.0, 0.0, 0.0)
+    assert corrected(Bounded(0.145, 0.1, 0.2), perfect, 10) == Bounded(0.145, 0.1, 0.2)
+    assert corrected(Bounded(0.01, 0.0, 0.02), Bounded(0.05, 0.04, 0.06), 10).value == 0.0
     with pytest.raises(ValueError, match="`num_classes` ≥ 2, got 1"):
         corrected(perfect, perfect, 1)
 
 
 def test_small_intervals_combine_as_the_delta_method_has_it() -> None:
     m, e, spread = 0.3, 0.05, 1e-5
-    found = corrected(Estimate(m, m - spread, m + spread), Estimate(e, e - spread, e + spread), 5)
+    found = corrected(Bounded(m, m - spread, m + spread), Bounded(e, e - spread, e + spread), 5)
     slope_m = 1 / (1 - e * 5 / 4)
     slope_e = (m * 5 / 4 - 1) / (1 - e * 5 / 4) ** 2
     assert found.high - found.value == pytest.approx(
@@ -128,7 +128,7 @@ def test_small_intervals_combine_as_the_delta_method_has_it() -> None:
 
 
 @cache
-def interval(called: int, total: int, differ: int, repeated: int, num_classes: int) -> Estimate:
+def interval(called: int, total: int, differ: int, repeated: int, num_classes: int) -> Bounded:
     found = agreement(pairs("a" * repeated, "b" * differ + "a" * (repeated - differ)), num_classes)
     assert found is not None
     return corrected(exact_share(called, total), found.error, num_classes)

@@ -25,7 +25,7 @@ from noiseproof.judge.issues.label import GENERAL, MAX_PAIRS, general_sentences
 from noiseproof.judge.measure.calibrate import Calibrated, recalibrate
 from noiseproof.judge.measure.design import is_wrong, measured_answers
 from noiseproof.judge.measure.estimate import Measurement, measure
-from noiseproof.judge.measure.interval import Estimate, exact_share
+from noiseproof.judge.measure.interval import Bounded, exact_share
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -258,7 +258,7 @@ def _bins(
     return bins
 
 
-def weighted_share(hits: NDArray[np.bool_], weight: NDArray[np.float64]) -> Estimate:
+def weighted_share(hits: NDArray[np.bool_], weight: NDArray[np.float64]) -> Bounded:
     """Return the weighted share of ``hits`` (n,), with the exact interval of 1/Σw² draws (Korn &
     Graubard 1998).
     """

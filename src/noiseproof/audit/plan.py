@@ -26,7 +26,7 @@ from noiseproof.data.labelsets import labels_in
 from noiseproof.judge.measure.calibrate import Calibrated, find_slips, recalibrate
 from noiseproof.judge.measure.design import measured_answers
 from noiseproof.judge.measure.estimate import Gain, gain
-from noiseproof.judge.measure.interval import Agreement, Estimate, agreement
+from noiseproof.judge.measure.interval import Agreement, Bounded, agreement
 
 Basis = Literal["measured", "known labels", "assumed"]
 FIRST = 50  # rows to measure where none was
@@ -243,9 +243,9 @@ def expected_gain(calibrated: Calibrated, changed: Any) -> Gain:
     """
     right, given = calibrated.suggestion[changed], 1 - calibrated.wrong[changed]
 
-    def total(mean: Any, variance: Any, low: float) -> Estimate:
+    def total(mean: Any, variance: Any, low: float) -> Bounded:
         value, spread = float(mean.sum()), 1.96 * math.sqrt(float(variance.sum()))
-        return Estimate(value, max(low, value - spread), min(float(len(right)), value + spread))
+        return Bounded(value, max(low, value - spread), min(float(len(right)), value + spread))
 
     return Gain(
         mended=total(right, right * (1 - right), 0.0),

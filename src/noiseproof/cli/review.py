@@ -18,7 +18,7 @@ from noiseproof.core.messages import counted, install_command
 
 if TYPE_CHECKING:
     from noiseproof.audit.measured import Measured
-    from noiseproof.judge.measure.interval import Estimate
+    from noiseproof.judge.measure.interval import Bounded
     from noiseproof.review.guard import Person
 
 LOCAL = ("127.0.0.1", "localhost", "::1")
@@ -335,5 +335,5 @@ def _show(measured: Measured, before: int) -> None:
     echo(f"issues: {measured.audit.folder / 'issues.csv'}\nreliability: {measured.diagram}")
 
 
-def _cells(part: Estimate) -> tuple[str, str]:
+def _cells(part: Bounded) -> tuple[str, str]:
     return f"{part.value:.1%}", f"{part.low:.1%} to {part.high:.1%}"

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from noiseproof.judge.measure.design import Design, is_wrong, measured_answers
-from noiseproof.judge.measure.interval import Agreement, Estimate, agreement, corrected, stratified
+from noiseproof.judge.measure.interval import Agreement, Bounded, agreement, corrected, stratified
 from noiseproof.judge.saved import Decision, SavedAudit
 
 ENOUGH = 10  # decisions on rows of a class, from which on its rate is reported
@@ -27,11 +27,11 @@ class Measurement:
 
     decisions: int  # measured rows that were decided
     skipped: int
-    rate: Estimate
-    classes: dict[str, Estimate]  # of given classes with enough decisions
-    pairs: dict[tuple[str, str], Estimate]  # (given, true): share of the rows of `given`
-    precision: Estimate | None  # of what is called wrong
-    wrong_left: Estimate  # wrong labels still in the data once decisions are applied
+    rate: Bounded
+    classes: dict[str, Bounded]  # of given classes with enough decisions
+    pairs: dict[tuple[str, str], Bounded]  # (given, true): share of the rows of `given`
+    precision: Bounded | None  # of what is called wrong
+    wrong_left: Bounded  # wrong labels still in the data once decisions are applied
     to_halve: int  # further decisions until the interval of the rate is half as wide
     reviewers: Agreement | None = None
 
@@ -53,9 +53,9 @@ class Gain:
     rule would change.
     """
 
-    mended: Estimate
-    spoiled: Estimate
-    net: Estimate
+    mended: Bounded
+    spoiled: Bounded
+    net: Bounded
     decisions: int  # measured rows that the rule would change
     # further decisions after which `net` is expected to be clearly positive; 0 if it is, −1 if
     # never
@@ -94,7 +94,7 @@ class Population:
 
     def estimate(
         self, sample: Sample, value: NDArray[np.float64], domain: NDArray[np.bool_] | None = None
-    ) -> Estimate:
+    ) -> Bounded:
         """Return the mean of a ``value`` in [0, 1] of the sample (n,) over all rows, or over those
         of a ``domain`` (N,).
         """
@@ -146,7 +146,7 @@ def measure(population: Population | None, answers: Sequence[Decision]) -> Measu
         [answer for answer in answers if answer.row in measured], len(population.classes)
     )
 
-    def right(rate: Estimate) -> Estimate:
+    def right(rate: Bounded) -> Bounded:
         return rate if people is None else corrected(rate, people.error, len(population.classes))
 
     rate = right(population.estimate(sample, sample.wrong))
@@ -156,7 +156,7 @@ def measure(population: Population | None, answers: Sequence[Decision]) -> Measu
     classes, pairs = _by_class(population, sample, right)
     total = rate.times(len(population.given))
     fixed = len({answer.row for answer in answers if is_wrong(answer)})
-    left = Estimate(*(max(0.0, count - fixed) for count in (total.value, total.low, total.high)))
+    left = Bounded(*(max(0.0, count - fixed) for count in (total.value, total.low, total.high)))
     to_halve = min(3 * len(sample), len(population.given) - len(sample))  # the width falls as 1/√n
     return Measurement(
         len(sample), sample.skipped, rate, classes, pairs, precision, left, to_halve, people
@@ -164,8 +164,8 @@ def measure(population: Population | None, answers: Sequence[Decision]) -> Measu
 
 
 def _by_class(
-    population: Population, sample: Sample, right: Callable[[Estimate], Estimate]
-) -> tuple[dict[str, Estimate], dict[tuple[str, str], Estimate]]:
+    population: Population, sample: Sample, right: Callable[[Bounded], Bounded]
+) -> tuple[dict[str, Bounded], dict[tuple[str, str], Bounded]]:
     """Rates of the given classes with enough decisions, and of confusions that were seen more than
     once.
     """
@@ -204,14 +204,14 @@ def gain(
     spoiled = population.estimate(sample, spoils, accepted).times(count)
     # In [0, 1], with ½ where the given and the suggested label are both wrong.
     balance = population.estimate(sample, (1 + sample.suggested - spoils) / 2, accepted)
-    net = Estimate(
+    net = Bounded(
         *((2 * share - 1) * count for share in (balance.value, balance.low, balance.high))
     )
     among = int(accepted[sample.at].sum())
     return Gain(mended, spoiled, net, among, _needed(net, among, len(sample)))
 
 
-def _needed(net: Estimate, accepted: int, decisions: int) -> int:
+def _needed(net: Bounded, accepted: int, decisions: int) -> int:
     """Further decisions, in tens, until the gain is clear; the width of the interval falls as
     1/√n.
     """

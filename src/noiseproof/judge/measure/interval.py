@@ -21,16 +21,16 @@ ANGLES = 720
 
 
 @dataclass(frozen=True)
-class Estimate:
+class Bounded:
     """A share or a count with its 95 % interval."""
 
     value: float
     low: float
     high: float
 
-    def times(self, count: float) -> Estimate:
+    def times(self, count: float) -> Bounded:
         """Return the count that this is the share of."""
-        return Estimate(count * self.value, count * self.low, count * self.high)
+        return Bounded(count * self.value, count * self.low, count * self.high)
 
     def as_count(self) -> str:
         """Return a count in words: ``12 (3 to 25)``."""
@@ -43,7 +43,7 @@ class Estimate:
 
 def stratified(
     hits: NDArray[np.float64], asked: NDArray[np.float64], sizes: NDArray[np.float64]
-) -> Estimate:
+) -> Bounded:
     """Return the share Σ_h N_h/N·k_h/n_h, from ``hits`` k_h among the ``asked`` n_h of the
     ``sizes`` N_h of strata, (H,) each.
 
@@ -77,7 +77,7 @@ def stratified(
         exact = exact_share(min(value * n, n), n)
         low = min(low, exact.low)
         high = max(high, exact.high)
-    return Estimate(value, max(0.0, low), min(1.0, high))
+    return Bounded(value, max(0.0, low), min(1.0, high))
 
 
 def jeffreys(
@@ -108,7 +108,7 @@ def _effective(
     return mean * (1 - mean) / variance if variance > 0 else math.inf
 
 
-def exact_share(count: float, total: float) -> Estimate:
+def exact_share(count: float, total: float) -> Bounded:
     """``count`` of ``total`` independent draws as a share, with its exact interval (Clopper &
     Pearson 1934).
 
@@ -122,7 +122,7 @@ def exact_share(count: float, total: float) -> Estimate:
         )
     low = float(betaincinv(count, total - count + 1, 0.025)) if count > 0 else 0.0
     high = float(betaincinv(count + 1, total - count, 0.975)) if count < total else 1.0
-    return Estimate(count / total, low, high)
+    return Bounded(count / total, low, high)
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ class Agreement:
     rows: int  # with two answers
     same: float  # share of them with the same label
     kappa: float  # NaN where all answers are one class
-    error: Estimate  # probability that one answer is wrong
+    error: Bounded  # probability that one answer is wrong
 
 
 def agreement(answers: Sequence[Decision], num_classes: int) -> Agreement | None:
@@ -156,7 +156,7 @@ def agreement(answers: Sequence[Decision], num_classes: int) -> Agreement | None
     chance = sum(counts[0][label] * counts[1][label] for label in counts[0]) / rows**2
     kappa = (same / rows - chance) / (1 - chance) if chance < 1 else math.nan
     differ = exact_share(rows - same, rows)
-    error = Estimate(
+    error = Bounded(
         *(_error_of(share, num_classes) for share in (differ.value, differ.low, differ.high))
     )
     return Agreement(rows, same / rows, kappa, error)
@@ -185,7 +185,7 @@ def _error_of(differ: float, num_classes: int) -> float:
     return guess * (1 - math.sqrt(max(0.0, 1 - differ / guess)))
 
 
-def corrected(rate: Estimate, error: Estimate, num_classes: int) -> Estimate:
+def corrected(rate: Bounded, error: Bounded, num_classes: int) -> Bounded:
     """Return the share of wrong labels, from the share that reviewers with the error e call wrong.
 
     A right label is called wrong with probability e, and a wrong one right with e/(K − 1), so the
@@ -197,7 +197,7 @@ def corrected(rate: Estimate, error: Estimate, num_classes: int) -> Estimate:
     wrong labels. The interval is the range of r over the ellipse whose half-axes are those of both
     intervals; as both come partly from the same rows, it is rather too wide.
 
-    >>> found = corrected(Estimate(0.145, 0.10, 0.20), Estimate(0.05, 0.02, 0.10), num_classes=2)
+    >>> found = corrected(Bounded(0.145, 0.10, 0.20), Bounded(0.05, 0.02, 0.10), num_classes=2)
     >>> round(found.value, 4), round(found.low, 4), round(found.high, 4)
     (0.1056, 0.0335, 0.1705)
     """
@@ -205,7 +205,7 @@ def corrected(rate: Estimate, error: Estimate, num_classes: int) -> Estimate:
         raise ValueError(f"Expected `num_classes` ≥ 2, got {num_classes}.")
     guess = (num_classes - 1) / num_classes
     if error.value >= guess:  # answers that are guesses
-        return Estimate(rate.value, 0.0, 1.0)
+        return Bounded(rate.value, 0.0, 1.0)
     angle = np.linspace(0, 2 * np.pi, ANGLES + 1)  # with the four ends of the axes
     m, e = (
         part.value + side * np.where(side > 0, part.high - part.value, part.value - part.low)
@@ -213,4 +213,4 @@ def corrected(rate: Estimate, error: Estimate, num_classes: int) -> Estimate:
     )
     r = np.clip((m - e) / np.maximum(1 - e / guess, 1e-12), 0, 1)
     value = min(1.0, max(0.0, (rate.value - error.value) / (1 - error.value / guess)))
-    return Estimate(value, float(r.min()), float(r.max()))
+    return Bounded(value, float(r.min()), float(r.max()))
