@@ -156,17 +156,23 @@ def with_values(labels: Any, changes: Mapping[int, Any]) -> Any:
         return type(labels)(labels.name, replaced(labels.to_list(), changes), dtype=labels.dtype)
     if hasattr(labels, "iloc"):
         return _with_series_values(labels, changes)
-    if isinstance(labels, (Tensor, list, tuple)):
-        copy = labels.clone() if isinstance(labels, Tensor) else list(labels)
-        flat = copy.view(-1) if isinstance(copy, Tensor) else copy
-        for row, value in changes.items():
-            flat[row] = value.item() if hasattr(value, "item") else value
-        return copy if isinstance(labels, Tensor) else type(labels)(copy)
+    plain = {row: _as_python(value) for row, value in changes.items()}
+    if isinstance(labels, (list, tuple)):
+        return type(labels)(replaced(labels, plain))
+    if isinstance(labels, Tensor):
+        copy = labels.clone()
+        for row, value in plain.items():
+            copy.view(-1)[row] = value
+        return copy
     array = np.asarray(labels)
     cells = replaced(array.ravel(), changes)
     # Words may need more room than before; numbers keep their type.
     written = np.array(cells, dtype=None if array.dtype.kind in "US" else array.dtype)
     return written.astype(np.promote_types(written.dtype, array.dtype)).reshape(array.shape)
+
+
+def _as_python(value: Any) -> Any:
+    return value.item() if isinstance(value, (np.generic, Tensor)) else value
 
 
 def _with_series_values(labels: Any, changes: Mapping[int, Any]) -> Any:

@@ -145,8 +145,9 @@ def read_audit(folder: str | Path) -> Audit:
             keep_default_na=False,
             na_values={name: [""] for name in NUMBERS},
         )
-        for name in TEXT if config.get("csv_safe") else ():
-            issues[name] = [plain_cell(cell) for cell in issues[name]]
+        if config.get("csv_safe"):
+            for name in TEXT:
+                issues[name] = [plain_cell(cell) for cell in issues[name]]
         _check(issues, config)
     except (ValueError, KeyError) as error:  # pandas raises several kinds on damaged files
         raise ValueError(
@@ -252,8 +253,9 @@ def read_crowd(audit: Audit, name: str) -> pd.DataFrame | None:
         return None
     text = ("annotator", "confuses", "with", "advice", "label")
     frame = pd.read_csv(path, dtype=dict.fromkeys(text, str), keep_default_na=False)
-    for column in frame.columns.intersection(list(text)) if audit.config.get("csv_safe") else ():
-        frame[column] = [plain_cell(cell) for cell in frame[column]]
+    if audit.config.get("csv_safe"):
+        for column in frame.columns.intersection(list(text)):
+            frame[column] = [plain_cell(cell) for cell in frame[column]]
     return frame
 
 

@@ -134,24 +134,23 @@ def _carry_over(
     """Return the lines on rows that ``report`` has with the label the reviewer saw, by their
     numbers there.
     """
-    data, is_audited = report.data, report.data.row >= 0
-    has_ids = SOURCES[old.config["kind"]](old.config).has_ids
+    data = report.data
+    is_audited = data.row >= 0
     labels = [data.classes[k] for k in data.given[is_audited].tolist()]
     ids = [str(id) for id in data.names[is_audited].tolist()]
     rows = dict(zip(data.row[is_audited].tolist(), zip(ids, labels, strict=True), strict=True))
-    by_id = _rows_by_id(old, rows) if has_ids and _agree(old, report, *SOURCE, "id") else {}
-
-    def find(decision: Decision) -> int:
-        row = place.get(decision.row, decision.row if is_same else -1)
-        return row if row in rows else by_id.get(decision.id, -1)
-
+    by_id = {}
+    if SOURCES[old.config["kind"]](old.config).has_ids and _agree(old, report, *SOURCE, "id"):
+        by_id = _rows_by_id(old, rows)
     carried = []
     for decision in lines:
         if decision.row == NO_ROW:  # about classes
             if is_same or {decision.given_label, decision.label} <= {*data.classes, ""}:
                 carried.append(decision)
             continue
-        row = find(decision)
+        row = place.get(decision.row, decision.row if is_same else -1)
+        if row not in rows:
+            row = by_id.get(decision.id, -1)
         is_known = decision.decision == "other" or decision.label in {*data.classes, ""}
         if row in rows and rows[row][1] == decision.given_label and is_known:
             carried.append(decision._replace(row=row, id=rows[row][0]))
