@@ -897,7 +897,7 @@ def test_files_that_are_not_what_they_seem(tmp_path: Path, photos: Path) -> None
                 read_rows(write(tmp_path / name, text), label=label)
     with pytest.raises(ValueError, match="Expected JSON in .*data.json, got"):
         read_rows(write(tmp_path / "data.json", "hello"))
-    with pytest.raises(ValueError, match="Expected `labels` beside the array of inputs, got none"):
+    with pytest.raises(ValueError, match="Expected `labels` with the array of inputs, got none"):
         read_rows(np.zeros((4, 2)))
     with pytest.raises(
         ValueError, match="no columns for arrays, got 'label'. Only tables have columns"
@@ -1027,6 +1027,6 @@ def test_numbers_far_from_zero_keep_what_differs() -> None:
     found = read_rows(frame, label="y", embeddings=np.stack([seconds, np.ones(40)], 1))
     assert found.x is not None and len(np.unique(found.x[:, 0])) == 40
     with pytest.raises(
-        ValueError, match=r"got shape \(40,\). For one number a row, make a column of them"
+        ValueError, match=r"got shape \(40,\). For one number per row, make a column of them"
     ):
         read_rows(frame, label="y", embeddings=seconds)

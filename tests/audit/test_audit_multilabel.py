@@ -143,7 +143,7 @@ def test_trusted_rows_are_never_issues() -> None:
 def test_bad_probabilities_are_refused(labels: Any, p: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         find_label_issues(labels, p)
-    with pytest.raises(ValueError, match="one label a row beside `annotators`"):
+    with pytest.raises(ValueError, match="one label per row with `annotators`"):
         find_label_issues(GIVEN, GIVEN * 1.0, annotators=GIVEN)
 
 
@@ -739,7 +739,7 @@ def test_labels_of_hardly_any_row_are_not_judged() -> None:
 
 
 def test_what_does_not_work_is_refused(report: Any, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="one label a row beside `annotators`"):
+    with pytest.raises(ValueError, match="one label per row with `annotators`"):
         read_rows(columns(), label=list(NAMES), annotators=["w"])
     with pytest.raises(ValueError, match="label columns 'angry'"):
         read_rows(columns(), label=["calm", "angry"])

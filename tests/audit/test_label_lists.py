@@ -313,7 +313,7 @@ def test_other_tables_have_lists_too(tmp_path: Path) -> None:
 
 def test_what_is_no_list_of_labels_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
-        ValueError, match="in every cell of 'tags' that has any, got 'calm' beside lists"
+        ValueError, match="in every cell of 'tags' that has any, got 'calm' as well as lists"
     ):
         read_rows(frame(["calm", *SETS[1:]]), label="tags")
     with pytest.raises(
@@ -324,7 +324,7 @@ def test_what_is_no_list_of_labels_is_refused(tmp_path: Path) -> None:
         ValueError, match="labels without the separator 'a' in the lists of 'tags', got 'calm'"
     ):
         read_rows(frame(), label="tags", multi_label="a")
-    with pytest.raises(ValueError, match="one label a row beside `annotators`, got lists"):
+    with pytest.raises(ValueError, match="one label per row with `annotators`, got lists"):
         read_rows(frame().assign(ann=1), label="tags", annotators=["ann"])
     with pytest.raises(
         ValueError, match="labels of every row, got none in 1. Leave these rows out"

@@ -353,7 +353,7 @@ def test_what_is_no_data_is_refused() -> None:
             TypeError, match=r"Name a split, as in data\['train'\], read without streaming"
         ):
             read_rows(other)
-    with pytest.raises(ValueError, match="Expected no `labels` beside a torch Dataset"):
+    with pytest.raises(ValueError, match="Expected no `labels` with a torch Dataset"):
         read_rows(Items(TEXTS, GIVEN), labels=GIVEN)
     with pytest.raises(
         ValueError, match=r"Expected inputs called x or .* in the dict, or columns .* got 'a', 'b'"

@@ -80,7 +80,7 @@ def read_rows(
             a folder with a folder of pictures for each class; what Label Studio, Argilla, CVAT,
             FiftyOne or COCO have as labels (`noiseproof.audit.exchange`); a .npz file or a dict
             with ``x`` and ``labels``; a torch ``Dataset`` of (x, y); an array, a sparse matrix, a
-            list of texts or a .npy file of inputs beside ``labels``; None for ``labels`` with
+            list of texts or a .npy file of inputs with ``labels``; None for ``labels`` with
             ``pred_probs`` or ``embeddings`` alone.
         label: column of the given labels; without it, the ``consensus`` of annotators. Several
             columns that say yes or no, or 1 or 0, are the labels of rows with several of them.
@@ -103,8 +103,8 @@ def read_rows(
             ``row`` (the id, or the number of the row from 0), ``annotator`` and ``label``; without
             ``label`` and ``labels``, their ``consensus`` is audited.
         consensus: how these labels are made: ``majority``, ``dawid-skene`` or ``pooled``.
-        labels: labels beside data in memory, arrays, predictions or embeddings: an array, or a .npy
-            file; of several labels a row a matrix (N, K) of zeros and ones, whose columns
+        labels: labels of data in memory, arrays, predictions or embeddings: an array, or a .npy
+            file; of several labels per row a matrix (N, K) of zeros and ones, whose columns
             ``classes`` names, or a list of lists.
         pred_probs: out-of-sample class probabilities (N, K) of another model, so that nothing is
             trained: an array, a .npy file, or a table or its file, whose named columns are matched
@@ -246,12 +246,12 @@ def _read_sets(
     has_annotators: bool,
 ) -> tuple[Any, Any, Sequence[str] | None, dict[str, Any] | None]:
     """Return label, labels and classes of words that spell sets, and how they do; as they are for
-    one label a row.
+    one label per row.
     """
     columns = label if isinstance(label, (list, tuple)) else None
     if has_annotators and (multi_label is not None or columns is not None):
         raise ValueError(
-            "Expected one label a row beside `annotators`, got several. Leave one of the options"
+            "Expected one label per row with `annotators`, got several. Leave one of the options"
             " out."
         )
     if multi_label == COLUMNS and isinstance(label, str):

@@ -80,7 +80,8 @@ def _table(given: InMemory, frame: Any, text: Any) -> InMemory:
     name = getattr(given.labels, "name", None) or LABEL
     if name in frame.columns:
         raise ValueError(
-            f"Expected `labels` beside columns with other names, got {name!r} in both. Use `label`."
+            f"Expected `labels` next to columns with other names, got {name!r} in both. Use"
+            " `label`."
         )
     column = (
         labels
@@ -111,7 +112,7 @@ def _from_torch(given: InMemory) -> InMemory:
     table.
     """
     if given.labels is not None:
-        raise ValueError("Expected no `labels` beside a torch Dataset of (x, y).")
+        raise ValueError("Expected no `labels` with a torch Dataset of (x, y).")
     names = getattr(given.data, "classes", None)
     classes = given.classes or (list(map(str, names)) if isinstance(names, (list, tuple)) else None)
     x, labels = read_pairs(given.data, _picture_side(given), "squash")

@@ -154,7 +154,7 @@ class AuditResult:
         """The rows of label_again.csv: the ``n`` rows whose next label is worth most, and who
         should give it.
 
-        With ``most``, nobody gets more rows than that.
+        With ``most``, no one gets more rows than that.
         """
         import pandas as pd
 

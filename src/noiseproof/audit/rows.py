@@ -47,24 +47,17 @@ def digest_frame(frame: pd.DataFrame) -> Digests:
 
 
 def _digest_column(column: pd.Series[Any], name: str) -> Digests:
-    values = (
-        column.to_numpy()
-        if isinstance(column.dtype, np.dtype) and column.dtype.kind in "biuf"
-        else None
-    )
-    if values is None:
-        cells = (
-            sorted(map(str, cell)) if isinstance(cell, (set, frozenset)) else cell
-            for cell in column
-        )
-        words = [
-            f"{name}\0" if gap else f"{name}\0={word}"
-            for word, gap in zip(cells, column.isna(), strict=True)
-        ]
+    if not isinstance(column.dtype, np.dtype) or column.dtype.kind not in "biuf":
+        words = []
+        for cell, is_gap in zip(column, column.isna(), strict=True):
+            word = sorted(map(str, cell)) if isinstance(cell, (set, frozenset)) else cell
+            words.append(f"{name}\0" if is_gap else f"{name}\0={word}")
         return digest_words(words)
-    numbers = values.astype(np.float64 if values.dtype.kind == "f" else np.int64)
-    if numbers.dtype.kind == "f":
+    if column.dtype.kind == "f":
+        numbers = column.to_numpy(dtype=np.float64, copy=True)
         numbers[np.isnan(numbers)] = np.nan  # in one of its many bit patterns
+    else:
+        numbers = column.to_numpy(dtype=np.int64)
     return mixed(
         numbers.view(np.uint64)[:, None] ^ digest_rows([name.encode("utf-8", "surrogatepass")])
     )

@@ -74,8 +74,8 @@ def audit(
         epochs: of the network.
         folds: by default 5, and 3 from 100 000 rows on, where each is large enough to learn from.
         goal: what the cut is made for, as in ``find_label_issues``.
-        issues: names of issue types to look for beside wrong labels, near-duplicates and outliers,
-            or ``all``; by default those that take little time.
+        issues: names of issue types to look for as well as wrong labels, near-duplicates and
+            outliers, or ``all``; by default the types that take little time.
     """
     _check_options(reading)
     if mode not in ("thorough", "fast"):
@@ -207,7 +207,7 @@ def _with_unused(evidence: AuditEvidence, asked: Mapping[str, Any]) -> AuditEvid
 
 def _shares(weights: Mapping[str, float]) -> list[dict[str, Any]]:
     """The models whose predictions were joined, the most important first: a refit to corrected
-    labels is no other.
+    labels does not count as another.
     """
     shares: dict[str, float] = {}
     for model, weight in weights.items():

@@ -1,8 +1,9 @@
 """Rows with several labels: the set of a row's labels as one word, ``a|b``, and back.
 
-Files, decisions and pages of an audit know one label a row, a word. That of a row with several
-labels spells all of them, as its cell does; ``(none)`` stands for no label. Columns of zeros and
-ones, matrices and lists become such words when they are read, and are written as what they were.
+Files, decisions and pages of an audit know one label per row, a word. The word of a row with
+several labels spells all of them, as its cell does; ``(none)`` stands for no label. Columns of
+zeros and ones, matrices and lists become such words when they are read, and are written as what
+they were.
 """
 
 from __future__ import annotations
@@ -212,14 +213,14 @@ def _members(sets: Sequence[Sequence[str]], names: Sequence[str]) -> NDArray[np.
 
 def is_matrix(labels: Any) -> bool:
     """Whether ``labels`` are a matrix (N, K) of zeros and ones, K ≥ 2, and not one-hot: that is one
-    label a row.
+    label per row.
     """
     return _has_zeros_and_ones(labels) and bool((_array(labels).sum(1) != 1).any())
 
 
 def are_lists(labels: Any) -> bool:
-    """Whether ``labels`` are lists of labels, one list a row; lists of zeros and ones, all as long,
-    are a matrix.
+    """Whether ``labels`` are lists of labels, one list per row; lists of zeros and ones, all as
+    long, are a matrix.
     """
     if (
         isinstance(labels, (str, bytes))
@@ -392,7 +393,7 @@ def column_words(columns: Mapping[str, Sequence[Any]]) -> list[str]:
 
 
 def has_lists(cells: Sequence[Any], name: str) -> bool:
-    """Whether the cells of a label column are lists, or absent; words beside lists, and zeros and
+    """Whether the cells of a label column are lists, or absent; words among lists, and zeros and
     ones, are refused.
     """
     if not any(isinstance(cell, LISTS) for cell in cells):
@@ -401,7 +402,7 @@ def has_lists(cells: Sequence[Any], name: str) -> bool:
     if rest:
         raise ValueError(
             f"Expected a list of labels in every cell of {name!r} that has any, got {preview(rest)}"
-            " beside lists."
+            " as well as lists."
         )
     full = [list(cell) for cell in cells if isinstance(cell, LISTS)]
     answers = all(value in (0, 1) and not isinstance(value, str) for cell in full for value in cell)

@@ -30,7 +30,7 @@ NEGLIGIBLE_OF_CLASS = 0.1
 
 @dataclass(frozen=True, eq=False, repr=False)
 class LabelIssues:
-    """The quality of N given labels of K classes; rates, matrix and cuts are those of the counted
+    """The quality of N given labels of K classes; rates, matrix and cuts refer to the counted
     rows.
     """
 
@@ -231,7 +231,7 @@ def _mask(name: str, rows: Any, num_rows: int) -> Tensor:
         mask[chosen] = True
     elif chosen.size:
         raise ValueError(
-            f"Expected `{name}` to be row numbers below {num_rows}, or one true or false a row, "
+            f"Expected `{name}` to be row numbers below {num_rows}, or one true or false per row, "
             f"got {chosen.dtype} of shape {chosen.shape}."
         )
     return torch.from_numpy(mask)
@@ -247,7 +247,7 @@ def with_votes(given: Tensor, probs: Tensor, votes: Tensor) -> Tensor:
     return probs if a == 0 else torch.lerp(probs, votes, a)
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class LabelSetIssues(LabelIssues):
     """The quality of N rows with several of K labels, and of each label of a row.
 
@@ -257,13 +257,13 @@ class LabelSetIssues(LabelIssues):
     true answer, ``cut`` (K, 2) those of no and yes.
     """
 
-    names: tuple[str, ...] = ()  # (K,)
-    answers: NDArray[np.bool_] = None  # type: ignore[assignment]  # (N, K): the given labels
-    label_quality: NDArray[np.float32] = None  # type: ignore[assignment]  # (N, K): P(the answer is right)
-    label_is_issue: NDArray[np.bool_] = None  # type: ignore[assignment]  # (N, K)
-    label_probs: NDArray[np.float32] = None  # type: ignore[assignment]  # (N, K): the predictions' probability of yes
-    suggested_answers: NDArray[np.bool_] = None  # type: ignore[assignment]  # (N, K)
-    is_judged: NDArray[np.bool_] = None  # type: ignore[assignment]  # (K,): whether enough rows have the label
+    names: tuple[str, ...]  # (K,)
+    answers: NDArray[np.bool_]  # (N, K): the given labels
+    label_quality: NDArray[np.float32]  # (N, K): P(the answer is right)
+    label_is_issue: NDArray[np.bool_]  # (N, K)
+    label_probs: NDArray[np.float32]  # (N, K): the predictions' probability of yes
+    suggested_answers: NDArray[np.bool_]  # (N, K)
+    is_judged: NDArray[np.bool_]  # (K,): whether enough rows have the label
 
     def __repr__(self) -> str:
         pairs = (

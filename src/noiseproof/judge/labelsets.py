@@ -52,7 +52,7 @@ def find_label_set_issues(
     """
     if annotators is not None:
         raise ValueError(
-            "Expected one label a row beside `annotators`, got several. Leave one of them out."
+            "Expected one label per row with `annotators`, got several. Leave one of them out."
         )
     answers, names = as_indicators(labels, classes)
     probs = _checked(pred_probs if evidence is None else evidence.pred_probs, answers)

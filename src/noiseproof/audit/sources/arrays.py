@@ -180,7 +180,7 @@ class ArraySource(LabelSource):
             self.config["voted"] = True
         if labels is None:
             if path is None:
-                raise ValueError("Expected `labels` beside the array of inputs, got none.")
+                raise ValueError("Expected `labels` with the array of inputs, got none.")
             if labels_key is None:
                 raise ValueError(
                     f"Expected labels with the inputs of {path}, got none. Name their .npy file"
@@ -381,7 +381,7 @@ def align(data: AuditData, array: NDArray[Any], name: str) -> NDArray[Any]:
     """
     if (data.row < 0).any():
         raise ValueError(
-            f"Expected no trusted table beside `{name}`, which have no rows for it. Use a column or"
+            f"Expected no trusted table with `{name}`, which have no rows for it. Use a column or"
             " a .npy file."
         )
     if array.ndim < 2 or len(array) != data.source_rows:
@@ -392,7 +392,7 @@ def align(data: AuditData, array: NDArray[Any], name: str) -> NDArray[Any]:
                 " axis=1)."
             )
         elif array.ndim == 1:
-            remedy = " For one number a row, make a column of them: array[:, None]."
+            remedy = " For one number per row, make a column of them: array[:, None]."
         raise ValueError(
             f"Expected `{name}` with {data.source_rows} rows, as the data has, got shape"
             f" {array.shape}.{remedy}"

@@ -155,7 +155,7 @@ class Source(ShownRows):
     def read_test(self, test: Any, data: AuditData, request: Request) -> OtherRows:
         """Read a test set like the ``data`` that was just read, and encode it in the same way."""
         raise ValueError(
-            f"Expected a table, texts or a folder of pictures beside `test`, got a {self.name}."
+            f"Expected a table, texts or a folder of pictures with `test`, got a {self.name}."
         )
 
     @property

@@ -57,7 +57,7 @@ class PictureSource(Source):
         assert path is not None
         if request.labels is not None:
             raise ValueError(
-                "Expected no `labels` beside a folder of pictures: the names of its folders are the"
+                "Expected no `labels` with a folder of pictures: the names of its folders are the"
                 " labels."
             )
         dataset = from_image_folder(path, size=THUMBNAIL, fit="squash")
@@ -116,7 +116,7 @@ class PictureSource(Source):
     def read_test(self, test: Any, data: AuditData, request: Request) -> OtherRows:
         if data.x is None or self.config["features"] is None:
             raise ValueError(
-                "Expected features of the pictures beside `test`, got embeddings or predictions."
+                "Expected features of the pictures with `test`, got embeddings or predictions."
             )
         known = Pictures(self.image_files.subset(torch.from_numpy(data.row)))
         other = from_image_folder(test, size=THUMBNAIL, fit="squash")

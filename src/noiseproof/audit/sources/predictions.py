@@ -40,8 +40,8 @@ class PredictionSource(LabelSource):
         labels = request.labels
         predicted = request.pred_probs
         if labels is None:
-            beside = next(name for name in ("pred_probs", "embeddings") if parts[name] is not None)
-            num_rows = len(load_array(parts[beside], beside))
+            known = next(name for name in ("pred_probs", "embeddings") if parts[name] is not None)
+            num_rows = len(load_array(parts[known], known))
             labels = voted_labels(request, num_rows, self.config["consensus"])
             self.config["voted"] = True
         labels, request = self._as_words(load_array(labels, "labels"), request)

@@ -164,7 +164,7 @@ class TableReader(Source):
             return
         if self.config["annotators"] or request.annotations is not None:
             raise ValueError(
-                "Expected one label a row beside `annotators`, got lists. Leave one of the options"
+                "Expected one label per row with `annotators`, got lists. Leave one of the options"
                 " out."
             )
         names = {name for each in lists_as_sets(cells) for name in each or ()}
@@ -346,7 +346,7 @@ class TableReader(Source):
         """Return features of a test set, what is compared column by column, and ``unlike``."""
         if self.fitted is None:
             raise ValueError(
-                "Expected columns of the table as features beside `test`, got embeddings or"
+                "Expected columns of the table as features with `test`, got embeddings or"
                 " predictions."
             )
         x = np.asarray(self.fitted.standardise_(self.fitted.encode(frame)).numpy())

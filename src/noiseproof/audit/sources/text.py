@@ -43,7 +43,7 @@ class TextSource(TableSource):
         text = self.config["text"]
         if data.x is None or self.config["features"] is None:
             raise ValueError(
-                "Expected features of the texts beside `test`, got embeddings or predictions."
+                "Expected features of the texts with `test`, got embeddings or predictions."
             )
         extractor = text_extractor(self.config["features"])
         known = self.frame[text].iloc[data.row[data.row >= 0]].astype(str).tolist()

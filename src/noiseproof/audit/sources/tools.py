@@ -188,14 +188,14 @@ class AnnotatedPictures(Annotated, PictureSource):
 
     def read(self, request: Request) -> AuditData:
         if request.labels is not None:
-            raise ValueError(f"Expected no `labels` beside {self.path}, which has them.")
+            raise ValueError(f"Expected no `labels` with {self.path}, which has them.")
         if self.items and not any(
             item.file is not None and item.file.is_file() for item in self.items
         ):
             raise FileNotFoundError(
                 f"Expected the pictures that {self.path} names, such as {self.items[0].id!r},"
-                " beside it, or in a folder data or images beside it, found none. Move the file to"
-                " where its paths lead to them."
+                " next to it, or in a folder data or images next to it, found none. Move the file"
+                " to where its paths lead to them."
             )
         self._check_places()
         request = self.without_names(request)
