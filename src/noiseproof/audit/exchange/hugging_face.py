@@ -144,6 +144,8 @@ def _read_table(path: Path) -> _Table | None:
                 "".join(line.values()).encode()  # raises where a byte is not UTF-8
                 lines.append(line)
     except (ValueError, csv.Error) as error:
+        if not lines.header:  # not even that was read: another file
+            return None
         raise ValueError(
             f"Expected {len(lines.header)} cells in every line of {path}, in UTF-8, got {error}."
             " Quote cells that have a comma, and save the file as UTF-8."
