@@ -99,7 +99,8 @@ class Replayable:
                 result = hook(*args)
             self.found[strategy.name, name, run.count, phase].add(tuple(operations.seen))
             tensors = [v for v in tree_flatten(strategy.state_dict())[0] if isinstance(v, Tensor)]
-            self.found[strategy.name, "memory", phase].add(
+            # an optimiser makes its state in the first step, which is not captured
+            self.found[strategy.name, "memory", phase, len(tensors)].add(
                 tuple(tensor.data_ptr() for tensor in tensors)
             )
             groups = [group for model in run.models for group in model.optimizer.param_groups]

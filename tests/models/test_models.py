@@ -10,7 +10,6 @@ import sys
 from collections.abc import Iterator
 from itertools import pairwise
 from math import isfinite, sqrt
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -20,7 +19,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from noiseproof.core.grammar import parse_call
-from noiseproof.core.messages import torchvision_command
 from noiseproof.models import (
     INITS,
     MODELS,
@@ -809,44 +807,6 @@ def test_timm_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
         ModuleNotFoundError, match="'timm:resnet50' needs timm, which is not installed. Install it"
     ):
         get_model("timm:resnet50")
-
-
-@pytest.mark.parametrize(
-    "code, error, message",
-    [
-        (
-            "import torchvision.ops",
-            ImportError,
-            "ended with ModuleNotFoundError: No module named .*torchvision",
-        ),
-        (
-            "raise RuntimeError('operator torchvision::nms does not exist')",
-            ImportError,
-            "ended with RuntimeError: oper",
-        ),
-        (
-            "import types; types.ModuleType('torchvision').extension",
-            ImportError,
-            "ended with AttributeError",
-        ),
-        ("raise ImportError('broken', name='timm')", ImportError, "^broken$"),
-        ("import no_such_package", ModuleNotFoundError, "No module named 'no_such_package'"),
-    ],
-)
-def test_timm_without_a_torchvision_that_fits(
-    code: str, error: type[Exception], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As timm 1.0.31 does without torchvision, and with that of PyPI beside a CPU build of
-    torch.
-    """
-    (tmp_path / "timm.py").write_text(code)
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "timm", raising=False)
-    monkeypatch.setitem(sys.modules, "torchvision", None)
-    with pytest.raises(error, match=message) as refused:
-        get_model("timm:resnet50")
-    remedy = f"Run `pip uninstall -y torchvision && {torchvision_command()}`."
-    assert (remedy in str(refused.value)) == message.startswith("ended")
 
 
 # --- Layers of ours -------------------------------------------------------------------------------

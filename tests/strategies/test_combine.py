@@ -47,7 +47,7 @@ REFUSED = [
     ("promix & mixup", "together with promix, which makes steps of its own, got `mixup"),
     ("pes-semi & sln", "together with progressive-mixmatch, .*got `sln"),
     ("mae* & mixup", "one class per row.*Use the loss without remargin, or leave mixup out"),
-    ("(elr:clip=0) & target-memory & sln", "takes probabilities"),
+    ("ln & sln", "takes probabilities. Use .*ce, or leave sln out"),
     ("sln-mo-lc:start=20", "`start` of label-correction below the 20 epochs .*, got 20. Lower"),
     ("nal@nal:dataset=cifar10", "`start` of estimated-targets below"),
     ("tgce:start=20", "`start` of prune below"),

@@ -4,12 +4,10 @@ bit for bit.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
-from handmade_run import check_same, make_batch, make_run
+from handmade_run import make_batch, make_run
 from torch import Tensor
 
 from noiseproof.core.output import Output
@@ -19,7 +17,7 @@ from noiseproof.strategies import STRATEGIES
 from noiseproof.strategies.memory import EstimatedTargets, ExchangedMemory, TargetMemory
 from noiseproof.strategies.mixing import Mixup, draw_mix
 from noiseproof.strategies.momentum import MomentumModel
-from noiseproof.train import Interrupted, Method, Settings, Task, prepare, train
+from noiseproof.train import Method, Settings, Task, prepare
 
 K = 10
 SETTINGS = Settings(epochs=3, model="mlp:hidden=[16]", batch_size=300, optimizer="adam:lr=0.01")
@@ -121,11 +119,6 @@ def test_two_models_estimate_each_its_own(task: Task) -> None:
     np.testing.assert_allclose(
         target.numpy(), 0.9 * one_hot(task)[:7] + 0.1 * softmax(z.numpy()), rtol=1e-13
     )
-
-
-def test_delta_needs_attention_before_the_first_step(task: Task) -> None:
-    with pytest.raises(ValueError, match=r"attention.*delta=0"):
-        train(task, "ce & estimated-targets:start=2,delta=0.5", SETTINGS)
 
 
 @pytest.mark.parametrize("beta, clip", [(0.7, 1e-4), (0.9, 0.0), (0.3, 0.2)])
@@ -239,30 +232,3 @@ def methods() -> dict[str, Method]:
         "elr": Method(get_loss("elr"), strategies=(TargetMemory(),)),
         "elr+": Method(get_loss("elr:clip=1e-4"), strategies=exchange),
     }
-
-
-@pytest.mark.parametrize("name", list(methods()))
-@pytest.mark.parametrize("steps", [2, 7])
-def test_resumed_bit_for_bit(task: Task, name: str, steps: int, tmp_path: Path) -> None:
-    whole = train(task, methods()[name], SETTINGS)
-    with pytest.raises(Interrupted):
-        train(task, methods()[name], SETTINGS, out=tmp_path, max_steps=steps)
-    check_same(train(task, methods()[name], SETTINGS, out=tmp_path, resume=True), whole)
-
-
-def test_memories_resist_what_cross_entropy_memorises(task: Task) -> None:
-    """Enough epochs for plain cross entropy to learn false labels; ELR holds on, SELC turns the
-    targets over.
-    """
-    settings = Settings(epochs=40, model="mlp:hidden=[128]", batch_size=64)
-    plain = train(task, "ce", settings).last
-    elr = train(task, Method(get_loss("elr"), strategies=(TargetMemory(),)), settings).last
-    method = Method(get_loss("ce"), strategies=(EstimatedTargets(start=5),))
-    selc = train(task, method, settings)
-    assert plain["false_label_accuracy"] > 0.3
-    assert elr["false_label_accuracy"] < 0.1 and selc.last["false_label_accuracy"] < 0.1
-    assert elr["test_accuracy"] > plain["test_accuracy"] + 0.05
-    assert selc.last["test_accuracy"] > plain["test_accuracy"] + 0.05
-    table = selc.strategies[0].state_dict()["table"][:, 0]
-    corrected = (table.argmax(1) == task.train.clean).double().mean()
-    assert corrected > 0.9  # 0.6 of the labels were right before

@@ -307,17 +307,6 @@ def test_the_last_batch_of_an_epoch_has_its_own_root() -> None:
     close(*unit)
 
 
-@pytest.mark.parametrize(
-    "strategy", [StochasticLabelNoise, LogitGradientNoise, WeightGradientNoise]
-)
-@pytest.mark.parametrize("sigma", [-1.0, math.inf, math.nan, "1", None, True])
-def test_sigmas_that_mean_nothing_are_refused(
-    strategy: Callable[..., Strategy], sigma: Any
-) -> None:
-    with pytest.raises(ValueError, match=r"Expected `sigma` in \[0, inf\), got"):
-        strategy(sigma=sigma)
-
-
 # Momentum model
 
 
@@ -658,20 +647,6 @@ def test_sln_then_correction_is_what_the_released_code_does() -> None:
     assert all((t < 0).any() for t in seen[:2]) and all(
         (t >= 0).all() and np.allclose(t.sum(1), 1) for t in seen[2:]
     )
-
-
-def test_noises_add_up() -> None:
-    """Each has its own numbers: the gradient of all three is the sum of what each adds."""
-    run = make_run(noisy())
-    batch = make_batch(run)
-    kinds = [StochasticLabelNoise(0.5), LogitGradientNoise(0.5), WeightGradientNoise(0.5)]
-    plain = gradients(run, batch)
-    single = [
-        [b - a for a, b in zip(plain, gradients(run, batch, kind), strict=True)] for kind in kinds
-    ]
-    together = gradients(run, batch, *kinds)
-    for i, got in enumerate(together):
-        close(got, plain[i] + sum(noise[i] for noise in single))
 
 
 def test_a_step_of_ones_own_is_told_its_rows_too() -> None:

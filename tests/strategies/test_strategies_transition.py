@@ -16,7 +16,7 @@ from noiseproof.core.messages import counted
 from noiseproof.data import get_dataset
 from noiseproof.losses import Loss, get_loss
 from noiseproof.losses.correction import Backward, Forward
-from noiseproof.strategies import Run, Strategy, get_strategy
+from noiseproof.strategies import Run, Strategy
 from noiseproof.strategies.early_stopping import EarlyStopping
 from noiseproof.strategies.momentum import MomentumModel
 from noiseproof.strategies.transition import EstimateTransition, invertible
@@ -234,37 +234,6 @@ RUNS = [
     ("backward", EstimateTransition(warmup=2)),
     ("backward", EstimateTransition(warmup=1, restart=True)),
 ]
-
-
-@pytest.mark.parametrize(
-    "loss, strategy", RUNS, ids=[f"{loss}-{strategy}" for loss, strategy in RUNS]
-)
-def test_resumed_run_is_the_same(task: Task, tmp_path: Path, loss: str, strategy: Strategy) -> None:
-    settings = Settings(**{**SETTINGS.as_dict(), "optimizer": "sgd:lr=0.01,momentum=0.9"})
-    whole = fit(task, loss, strategy, settings=settings)
-    for steps in (2, 5, 6):  # in each of the first three epochs, of five steps each
-        with pytest.raises(Interrupted):
-            fit(task, loss, strategy, settings=settings, out=tmp_path, resume=True, max_steps=steps)
-    again = fit(task, loss, strategy, settings=settings, out=tmp_path, resume=True)
-    check_same(again, whole)
-    assert torch.equal(again.run.loss.T, whole.run.loss.T)  # type: ignore[arg-type]
-
-
-def test_text_makes_the_same_strategy() -> None:
-    for strategy in (
-        EarlyStopping(3),
-        EstimateTransition(5),
-        EstimateTransition(5, percentile=None, restart=True),
-    ):
-        assert get_strategy(str(strategy)).parameters == strategy.parameters
-
-
-@pytest.mark.parametrize("line", ["gp & momentum", "ce & momentum & gp"])
-def test_one_model_predicts(task: Task, line: str) -> None:
-    with pytest.raises(
-        ValueError, match=r"one model to predict, got those of .*momentum.*Leave one out"
-    ):
-        train(task, line, SETTINGS)
 
 
 # --- What the losses do with it ------------------------------------------------------------------

@@ -20,7 +20,6 @@ from noiseproof.data import from_arrays, get_dataset
 from noiseproof.data.base import NoisyData
 from noiseproof.heads import HEADS, GaussianProcessClassifier, Head
 from noiseproof.losses import LOSSES, Loss, average_error, get_loss
-from noiseproof.models import MODELS
 from noiseproof.models.classifier import build_classifier
 from noiseproof.papers import method_presets
 from noiseproof.strategies import Run, Strategy, get_strategy
@@ -28,7 +27,7 @@ from noiseproof.strategies.progressive import ProgressiveStopping
 from noiseproof.strategies.transition import EstimateTransition
 from noiseproof.train import METHODS, Diverged, Method, Settings, Task, get_method, prepare, train
 from noiseproof.train.methods import MethodContext, plain_method
-from noiseproof.train.protocols import protocol, protocols
+from noiseproof.train.protocols import protocol
 
 PLAIN = [
     "ce",
@@ -183,7 +182,7 @@ def test_the_canonical_line_keeps_its_head() -> None:
         ("2*ln + ce & sln:sigma=0.1", "takes probabilities"),
         ("nal & sln", "takes probabilities"),
         ("bitemp & sln", "takes probabilities"),
-        ("mae* & mixup", "one class a row.*Use the loss without remargin"),
+        ("mae* & mixup", "one class per row.*Use the loss without remargin"),
         (
             "ln + nal",
             (
@@ -204,8 +203,6 @@ def test_the_canonical_line_keeps_its_head() -> None:
         ("(ln) & linear", "Use gaussian-root, or leave it out"),
         ("ce & linear & attention", "Expected one head"),
         ("(elr)", "Name a strategy that adds it, such as target-memory or exchanged-memory"),
-        ("sln & sln:sigma=0.1", "Expected each strategy once"),
-        ("sln-mo & momentum", "Expected each strategy once"),
     ],
 )
 def test_parts_that_cannot_be_together_are_refused_when_the_line_is_read(
@@ -213,34 +210,6 @@ def test_parts_that_cannot_be_together_are_refused_when_the_line_is_read(
 ) -> None:
     with pytest.raises(ValueError, match=why):
         build(line)
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "gce & dividemix:warmup=20",
-        "gce & promix:warmup=20",
-        "gce & progressive-mixmatch:start=20,lambda_u=0",
-    ],
-)
-def test_what_no_parameter_can_mend_is_said_first(digits: Task, line: str) -> None:
-    with pytest.raises(ValueError, match="Expected the loss `ce` for"):
-        train(digits, line, Settings(epochs=10))
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "ce + -0.5*mae",
-        "ce + -1*nce",
-        "ln & sln:sigma=0",
-        "ln & sln:until=0",
-        "bitemp & mixup",
-        "ln & exchanged-memory:reweigh=true",
-    ],
-)
-def test_parts_that_can_be_together_are_not_refused(line: str) -> None:
-    build(line)
 
 
 def test_methods_from_parts_are_refused_before_the_first_step(digits: Task) -> None:
@@ -353,9 +322,7 @@ def test_the_largest_gradient_of_a_step(digits: Task) -> None:
         norms.clear()
 
 
-@pytest.mark.parametrize(
-    "line", ["ln", "ln:lam=0.5", "ln-nodummy", "ln@ln:dataset=mnist", "ln-isotropic", "2*ln + ce"]
-)
+@pytest.mark.parametrize("line", ["ln", "ln-nodummy", "2*ln + ce"])
 def test_no_variant_of_ln_diverges_at_the_default_rate(line: str) -> None:
     """Three of them diverged within ten steps before they were clipped."""
     task = prepare(get_dataset("digits"), "symmetric:rate=0.2")
@@ -1479,16 +1446,6 @@ def test_strategies_are_added_in_order() -> None:
     )
 
 
-def test_added_strategies_train(digits: Task) -> None:
-    settings = Settings(epochs=2, batch_size=64, model="mlp:hidden=[16]")
-    result = train(
-        digits, "gce:q=0.7 & momentum:alpha=0.9 & small-loss:forget=0.4,ramp=1", settings
-    )
-    assert len(result.metrics) == 2
-    plain = train(digits, "gce:q=0.7 & momentum:alpha=0.9", settings)
-    assert plain.last["test_loss"] != result.last["test_loss"]
-
-
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
@@ -1624,13 +1581,6 @@ def test_learning_rates(paper: str, dataset: str, rates: dict[int, float]) -> No
     start = settings.make_optimizer()([torch.nn.Parameter(torch.zeros(1))]).param_groups[0]["lr"]
     rate = settings.make_schedule()
     assert {epoch: start * rate(epoch, settings.epochs) for epoch in rates} == pytest.approx(rates)
-
-
-def test_protocols_name_models_that_exist() -> None:
-    assert {settings.model.partition(":")[0] for settings in protocols().values()} <= {
-        *MODELS,
-        "timm",
-    }
 
 
 def test_unknown_protocol() -> None:

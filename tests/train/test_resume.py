@@ -29,7 +29,6 @@ from noiseproof.data.augment import Normalise, Transform
 from noiseproof.models import MODELS, Backbone
 from noiseproof.strategies import STRATEGIES, Batch, Run, Strategy
 from noiseproof.train import (
-    METHODS,
     Interrupted,
     Method,
     Result,
@@ -56,7 +55,14 @@ LONGER = {
     "promix": "promix:tau=0.2,guess_from=1",
     "pes-semi": "pes-semi:start=1,lambda_u=5",
 }
-NAMED = [LONGER.get(name, name) for name in METHODS]
+# one for each strategy, and for each loss and head with a state, a schedule or draws of its own
+NAMED = [
+    LONGER.get(name, name)
+    for name in (
+        *("ce", "mae**", "peer", "ln", "het", "tgce", "forward", "sln-mo-lc", "nal", "elr", "elr+"),
+        *("sop+", "pes", "pes-semi", "sln-co-teaching", "sigua", "dividemix", "promix", "gp"),
+    )
+]
 MORE = [
     "ce & early-stopping:patience=1",
     "ce & small-loss:forget=0.4,ramp=2 & momentum",
@@ -184,13 +190,13 @@ def corrected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return whole(LC, tmp_path_factory.mktemp("whole"))
 
 
-@pytest.mark.parametrize("step", range(1, 3 * STEPS))
+@pytest.mark.parametrize("step", [1, STEPS - 1, STEPS, 2 * STEPS + 2])
 def test_any_step_will_do(step: int, tmp_path: Path, corrected: dict[str, Any]) -> None:
     assert stop_after([step], LC, tmp_path) == [step]
     same(left_behind(tmp_path), corrected)
 
 
-@pytest.mark.parametrize("every", [1, 4, 5, 7])
+@pytest.mark.parametrize("every", [1, 7])
 def test_checkpoints_on_the_way_change_nothing(every: int, tmp_path: Path) -> None:
     train(
         task(), LC, replace(SETTINGS, checkpoint_steps=every), out=tmp_path / "some", samples=True
@@ -199,7 +205,7 @@ def test_checkpoints_on_the_way_change_nothing(every: int, tmp_path: Path) -> No
     assert len(checkpoints(tmp_path / "some" / "checkpoints")) == 2
 
 
-@pytest.mark.parametrize("method", ["ce", LC])
+@pytest.mark.parametrize("method", [LC])
 @pytest.mark.parametrize(
     "options",
     [
@@ -358,8 +364,10 @@ def with_(*strategies: Strategy) -> Method:
 PLAIN = replace(SETTINGS, checkpoint_steps=None)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("step", [3, STEPS - 1, 3 * STEPS - 1])
+@pytest.mark.parametrize(
+    ("number", "step"),
+    [(signal.SIGINT, 3), (signal.SIGTERM, STEPS - 1), (signal.SIGINT, 3 * STEPS - 1)],
+)
 def test_a_signal_ends_the_run_after_a_whole_step_with_a_checkpoint(
     tmp_path: Path, number: int, step: int
 ) -> None:

@@ -102,11 +102,11 @@ def test_a_run_is_resumed_exactly(method: str, tmp_path: Path) -> None:
         ("elr", "Expected a loss of the label's probability alone for each label"),
         ("nce", "Expected a loss of the label's probability alone for each label"),
         ("ln", "Expected a loss of the label's probability alone for each label"),
-        ("co-teaching", "Expected strategies for several labels a row, got `co-teaching"),
-        ("dividemix", "which needs one class a row"),
-        ("sln-mo-lc", "got `label-correction.*which needs one class a row"),
-        ("ce & class-balanced", "which needs one class a row"),
-        ("ce & estimated-targets:start=0", "which needs one class a row"),
+        ("co-teaching", "Expected strategies for several labels per row, got `co-teaching"),
+        ("dividemix", "which needs one class per row"),
+        ("sln-mo-lc", "got `label-correction.*which needs one class per row"),
+        ("ce & class-balanced", "which needs one class per row"),
+        ("ce & estimated-targets:start=0", "which needs one class per row"),
     ],
 )
 def test_methods_that_need_one_class_a_row_are_refused(method: str, message: str) -> None:

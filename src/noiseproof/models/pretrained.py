@@ -321,11 +321,10 @@ def _load_checkpoint(model: nn.Module, path: Path) -> None:
     """
     if not path.is_file():
         raise FileNotFoundError(f"Expected weights at `checkpoint_path` {path}, found no file.")
-    state = (
-        load_file(path)
-        if path.suffix == ".safetensors"
-        else torch.load(path, "cpu", weights_only=True)
-    )
+    if path.suffix == ".safetensors":
+        state = load_file(path)
+    else:
+        state = torch.load(path, "cpu", weights_only=True)
     for key in ("state_dict", "model"):  # what training scripts of timm and torchvision save
         state = state[key] if isinstance(state.get(key), Mapping) else state
     state = {key.removeprefix("module."): value for key, value in state.items()}

@@ -62,13 +62,15 @@ class TreeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         check_installed(self.kind)
         labels = np.asarray(y)
         values = np.asarray(x, np.float32)
-        self.merges_ = _merges(values, self.num_categories) if self.kind == "boosting" else {}
+        self.merges_ = {}
+        if self.kind == "boosting":
+            self.merges_ = _merges(values, self.num_categories)
         self.model_ = _MAKERS[self.kind](
             self, len(x), values.shape[1], np.unique(labels, return_counts=True)[1]
         )
-        options = (
-            {"categorical_feature": self.categorical.tolist()} if self.kind == "lightgbm" else {}
-        )
+        options = {}
+        if self.kind == "lightgbm":
+            options["categorical_feature"] = self.categorical.tolist()
         self.model_.fit(self._prepared(values), labels, sample_weight=sample_weight, **options)
         self.classes_ = np.asarray(self.model_.classes_).ravel()
         return self

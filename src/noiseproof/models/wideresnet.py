@@ -43,7 +43,10 @@ class WideBlock(nn.Module):
         The list is emptied, so that nothing keeps the summands once they are added.
         """
         x = summands.pop(0)
-        active, x = self.bn1.of_sum(x, summands.pop()) if summands else (self.bn1(x), x)
+        if summands:
+            active, x = self.bn1.of_sum(x, summands.pop())
+        else:
+            active = self.bn1(x)
         active = self.dropout(self.conv1(active))
         return [self.conv2(self.bn2(active)), self.shortcut(x)]
 

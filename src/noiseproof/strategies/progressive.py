@@ -79,7 +79,7 @@ class ProgressiveStopping(Strategy):
     def setup(self, run: Run) -> None:
         if run.is_sharded:
             raise ValueError(
-                "Expected whole weights to draw anew, got sharded ones. Train with DDP, not FSDP."
+                "Expected whole weights to draw again, got sharded ones. Train with DDP, not FSDP."
             )
         self._classifiers = [
             model.plain for model in run.models if isinstance(model.plain, Classifier)
@@ -124,8 +124,9 @@ class ProgressiveStopping(Strategy):
     def _start_adam(self, stage: int) -> None:
         self._renewing = stage
         weights = self._renewed(stage)
-        on_gpu = weights[0].is_cuda  # where a CUDA graph may hold its steps
-        self._adam = torch.optim.Adam(weights, self.lr, fused=on_gpu, capturable=on_gpu)
+        # as a CUDA graph can hold its steps
+        on_gpu = weights[0].is_cuda
+        self._adam = torch.optim.Adam(weights, self.lr, fused=True, capturable=on_gpu)
 
     def _blocks(self, model: Classifier, stage: int) -> list[nn.Module]:
         """The parts of the backbone that the ``stage`` draws again."""

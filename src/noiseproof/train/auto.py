@@ -35,7 +35,9 @@ def choose_method(num_classes: int, rows: int, noise: float | None) -> str:
         return "ce"
     if rows * num_classes <= MAX_MEMORY:
         return "elr"
-    return "gce+" if num_classes > 100 else "gce"
+    if num_classes > 100:
+        return "gce+"
+    return "gce"
 
 
 def estimate_noise(task: Task, *, seed: int = 0) -> float | None:

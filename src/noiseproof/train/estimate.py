@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import math
 import statistics
 import time
 from collections.abc import Iterable
@@ -133,11 +134,9 @@ def estimate(
         train(task, probed, longer, fabric=fabric)
     step_seconds = statistics.median(b - a for a, b in itertools.pairwise(probe.stamps[1:]))
     batch_rows = settings.batch_rows(len(task.train))
-    steps = (
-        max(1, probe.num_rows // batch_rows)
-        if settings.drop_last
-        else -(-probe.num_rows // batch_rows)
-    )
+    steps = math.ceil(probe.num_rows / batch_rows)
+    if settings.drop_last:
+        steps = max(1, probe.num_rows // batch_rows)
     parts = (task.validation, task.clean_validation, task.test)
     evaluated = sum(len(part) for part in parts if part is not None)
     seconds = settings.epochs * step_seconds * (steps + evaluated / batch_rows / 3)
@@ -151,4 +150,6 @@ def _bytes(tree: Any) -> int:
         return tree.numel() * tree.element_size()
     if isinstance(tree, dict):
         return sum(map(_bytes, tree.values()))
-    return sum(map(_bytes, tree)) if isinstance(tree, Iterable) and not isinstance(tree, str) else 0
+    if isinstance(tree, Iterable) and not isinstance(tree, str):
+        return sum(map(_bytes, tree))
+    return 0

@@ -62,8 +62,11 @@ class DivergenceGuard:
         """Check after every step on a CPU, where it is free; several processes now and then; a GPU
         not at all.
         """
-        one_process = self.run.processes.world_size == 1
-        if self.run.device.type == "cpu" if one_process else self.run.step % CHECK_EVERY == 0:
+        if self.run.processes.world_size == 1:
+            is_due = self.run.device.type == "cpu"
+        else:
+            is_due = self.run.step % CHECK_EVERY == 0
+        if is_due:
             self.check()
 
     def check(self) -> None:

@@ -71,11 +71,10 @@ def build(
     task = job.task
     settings = job.settings
     # Strategies have state: a method that is used twice starts afresh.
-    method = (
-        get_method(job.method, task, settings)
-        if isinstance(job.method, str)
-        else copy.deepcopy(job.method)
-    )
+    if isinstance(job.method, str):
+        method = get_method(job.method, task, settings)
+    else:
+        method = copy.deepcopy(job.method)
     method.check(task.train.num_classes, settings.epochs)
     method.check_labels(task.train)
     loss = method.loss.to(fabric.device)
@@ -217,7 +216,7 @@ def data_digests(task: Task) -> dict[str, str | None]:
 
 
 def digest(*parts: Inputs | None) -> str:
-    """XXH3 of all numbers, shapes and types, and of the names and sizes of image files.
+    """XXH3 of all numbers, shapes and types, and of the names and content of image files.
 
     Other lazy inputs count with their length.
     """
@@ -229,8 +228,8 @@ def digest(*parts: Inputs | None) -> str:
         elif isinstance(part, ImageFiles):
             total.update(f"{part.size} {part.fit} ".encode())
             for path in map(part.path, range(len(part))):
-                total.update(os.fsencode(path.relative_to(part.root)))
-                total.update(f" {path.stat().st_size} ".encode())
+                total.update(os.fsencode(path.relative_to(part.root)) + b"\0")
+                total.update(path.read_bytes())
         else:
             total.update(f"{None if part is None else len(part)} ".encode())
     return total.hexdigest()
@@ -248,11 +247,9 @@ def _describe(transform: Transform | None) -> str:
             # not what it keeps
             shown = (text(getattr(value, field.name)) for field in fields(value) if field.repr)
             return f"{type(value).__name__}({', '.join(shown)})"
-        return (
-            f"{value:.6g}"
-            if isinstance(value, float)
-            else re.sub(r" at 0x[0-9a-f]+", "", repr(value))
-        )
+        if isinstance(value, float):
+            return f"{value:.6g}"
+        return re.sub(r" at 0x[0-9a-f]+", "", repr(value))
 
     description = text(transform)
     if len(description) < 200:

@@ -104,7 +104,8 @@ def _assembled(spec: str, context: MethodContext) -> Method:
             strategies.append(get_strategy(part))
     if len(heads) > 1:
         raise ValueError(f"Expected one head, got {' and '.join(heads)}. Leave one out.")
-    return Method(method.loss, heads[0] if heads else method.head, tuple(strategies))
+    (head,) = heads or [method.head]
+    return Method(method.loss, head, tuple(strategies))
 
 
 def plain_method(spec: str) -> str:

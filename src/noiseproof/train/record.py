@@ -68,9 +68,12 @@ class Record:
         self.observed = True
         dtypes = {"loss": run.dtype, "prediction": torch.int64}
         if samples:
-            dtypes |= {"margin": torch.float32, "weight": torch.float32, "pull": torch.float32}
-            dtypes |= {"trust": torch.float32} if "attention" in run.loss.needs else {}
-            dtypes |= {"variance": torch.float32} if run.loss.needs & {"root", "scale"} else {}
+            names = ["margin", "weight", "pull"]
+            if "attention" in run.loss.needs:
+                names.append("trust")
+            if run.loss.needs & {"root", "scale"}:
+                names.append("variance")
+            dtypes |= dict.fromkeys(names, torch.float32)
         self.samples = samples
         self.seen = {
             name: torch.full(
