@@ -77,6 +77,10 @@ def _known(leaf: Any) -> Hashable:
     return "generator" if isinstance(leaf, torch.Generator) else repr(leaf)
 
 
+def _tensors_of(strategy: Strategy) -> list[Tensor]:
+    return [value for value in tree_flatten(strategy.state_dict())[0] if isinstance(value, Tensor)]
+
+
 class Replayable:
     """Watches the hooks of capturable strategies."""
 
@@ -95,11 +99,12 @@ class Replayable:
             run = next(value for value in args if isinstance(value, Run))
             phase = strategy.phase(run)
             self.phases[strategy.name].add(phase)
+            # an optimiser makes its state in the first step, which is not captured
+            memory = len(_tensors_of(strategy))
             with Operations() as operations:
                 result = hook(*args)
-            self.found[strategy.name, name, run.count, phase].add(tuple(operations.seen))
-            tensors = [v for v in tree_flatten(strategy.state_dict())[0] if isinstance(v, Tensor)]
-            # an optimiser makes its state in the first step, which is not captured
+            self.found[strategy.name, name, run.count, phase, memory].add(tuple(operations.seen))
+            tensors = _tensors_of(strategy)
             self.found[strategy.name, "memory", phase, len(tensors)].add(
                 tuple(tensor.data_ptr() for tensor in tensors)
             )

@@ -12,8 +12,8 @@ from noiseproof.losses.coupled import CR, Peer
 from noiseproof.losses.margin import CE
 from noiseproof.strategies.run import STRATEGIES, Strategy
 
-# hooks inside a step that a strategy with steps of its own passes by
-IN_STEP = ("targets", "outputs", "revise", "weights", "penalties", "step")
+# hooks that change what a step learns from its rows
+IN_STEP = ("targets", "outputs", "revise", "weights", "penalties")
 OWN_STEPS = ("dividemix", "promix", "progressive-mixmatch", "gp")
 PROGRESSIVE = ("progressive-stopping", "progressive-mixmatch")
 BY_LOSS = ("small-loss", "co-teaching", "sigua")  # select rows by their losses
@@ -85,7 +85,7 @@ def _skipped(strategy: Any, parts: Combination) -> Strategy | None:
     """A strategy whose hooks the steps of ``strategy`` pass by."""
     first = getattr(strategy, "warmup", 0)  # the epoch of its first own step
     for other in parts.strategies:
-        changes = other.overrides(*IN_STEP) and not other.observes
+        changes = other.overrides(*IN_STEP, "step") and not other.observes
         if other is not strategy and changes and other.ends > first:
             return other
     return None
