@@ -74,7 +74,9 @@ class Operations(TorchDispatchMode):
 def _known(leaf: Any) -> Hashable:
     if isinstance(leaf, Tensor):
         return leaf.dtype, tuple(leaf.shape)
-    return "generator" if isinstance(leaf, torch.Generator) else repr(leaf)
+    if isinstance(leaf, (torch.Generator, torch.ScriptObject)):  # whose repr has its address
+        return type(leaf).__name__
+    return repr(leaf)
 
 
 def _tensors_of(strategy: Strategy) -> list[Tensor]:

@@ -124,9 +124,9 @@ def test_other_mismatches_are_refused() -> None:
         Dataset("made", ("a", "b"), Split(X, Y))
     with pytest.raises(ValueError, match="labels in 0 … 1, got 2"):
         Dataset("made", ("a", "b", "c"), Split(X, 2 * Y))
-    with pytest.raises(ValueError, match="one label for each row in all parts"):
+    with pytest.raises(ValueError, match="one label .*in all parts"):
         Dataset("made", ("a", "b", "c"), Split(X, Y), test=Split(X, Y.argmax(1)))
-    with pytest.raises(ValueError, match="`symmetric` is for one label a row"):
+    with pytest.raises(ValueError, match="`symmetric` is for one label "):
         corrupt(DATA, "symmetric:rate=0.4", generator=0)
 
 

@@ -270,15 +270,15 @@ class TimmBackbone(Backbone):
         **options: Any,
     ) -> None:
         super().__init__()
-        if not is_installed("timm"):
-            raise ModuleNotFoundError(
-                f"The model 'timm:{name}' needs timm, which is not installed. Install it with "
-                f"`{install_command('timm')}`, or choose one of noiseproof's own backbones.",
-                name="timm",
-            )
         try:
             self._create = import_module("timm").create_model
         except (ImportError, RuntimeError, AttributeError, OSError) as error:
+            if isinstance(error, ModuleNotFoundError) and error.name == "timm":
+                raise ModuleNotFoundError(
+                    f"The model 'timm:{name}' needs timm, which is not installed. Install it with "
+                    f"`{install_command('timm')}`, or choose one of noiseproof's own backbones.",
+                    name="timm",
+                ) from None
             raise ImportError(
                 f"Expected a timm and a torchvision that fit PyTorch {torch.__version__}, got"
                 f" {type(error).__name__}: {error} Run `pip uninstall -y torchvision &&"
