@@ -321,6 +321,7 @@ def _load_checkpoint(model: nn.Module, path: Path) -> None:
     """
     if not path.is_file():
         raise FileNotFoundError(f"Expected weights at `checkpoint_path` {path}, found no file.")
+    state: Any
     if path.suffix == ".safetensors":
         state = load_file(path)
     else:
