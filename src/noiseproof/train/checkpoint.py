@@ -84,6 +84,18 @@ def save(folder: Path, step: int, state: dict[str, Any], share: int = 0) -> Path
     return path
 
 
+def check_states(run: Run) -> None:
+    """Refuse a strategy whose state no file can hold."""
+    for strategy in run.strategies:
+        try:
+            json.dumps(_take_tensors(strategy.state_dict(), {}))
+        except TypeError as error:
+            raise TypeError(
+                f"Expected tensors and plain values in `state_dict` of the strategy `{strategy}`,"
+                f" got: {error}."
+            ) from None
+
+
 def _share(path: Path, rank: int) -> Path:
     return path.with_name(f"{path.stem}.share-{rank}.safetensors") if rank else path
 

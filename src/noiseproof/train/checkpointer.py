@@ -13,6 +13,7 @@ from noiseproof.train.checkpoint import (
     BEST,
     SHARES,
     BadCheckpoint,
+    check_states,
     latest,
     load_last_good,
     save,
@@ -43,6 +44,7 @@ class Checkpointer:
         self.guard = guard
         self.settings = settings
         self.best = dict.fromkeys(BEST, -math.inf)
+        self.is_first_step = True  # of this call
         self.saved_at = time.monotonic()
         # epoch and position of the last checkpoint of this call
         self.saved: tuple[int, int] | None = None
@@ -102,6 +104,9 @@ class Checkpointer:
 
     def end_step(self, position: int) -> None:
         """Save every ``checkpoint_steps`` steps; ``position`` steps of the epoch are done."""
+        if self.folder is not None and self.is_first_step:  # not after hours of training
+            check_states(self.run)
+        self.is_first_step = False
         every = self.settings.checkpoint_steps
         if every is not None and self.run.step % every == 0:
             self.save(position)

@@ -91,12 +91,18 @@ class Stepper:
 
 # what each hook may return, and its description
 _RETURNS: dict[str, tuple[tuple[type, ...], str]] = {
-    "rows": ((Tensor,), "the numbers of at least one row to train on"),
+    "rows": ((Tensor,), "the numbers of the rows to train on, one at least"),
     "targets": ((Batch,), "a Batch, the given one where it changes nothing"),
     "outputs": ((list,), "a list of Output, the given one where it changes nothing"),
     "revise": ((Batch,), "a Batch, the given one where it changes nothing"),
-    "weights": ((Tensor, type(None)), "a factor for each of the `losses`, in their shape, or None"),
-    "penalties": ((Tensor, type(None)), "a term for each of the `losses`, in their shape, or None"),
+    "weights": (
+        (Tensor, type(None)),
+        "a factor for each of the `losses` in their shape {shape}, or None",
+    ),
+    "penalties": (
+        (Tensor, type(None)),
+        "a term for each of the `losses` in their shape {shape}, or None",
+    ),
     "step": ((Step, type(None)), "a Step or None"),
 }
 
@@ -110,8 +116,9 @@ def call_hook(strategy: Strategy, hook: str, value: Any, *context: Any) -> Any:
     fits = isinstance(result, types)
     if fits and hook == "rows":
         fits = result.dim() == 1 and len(result) > 0 and result.dtype is not torch.bool
-    elif hook in ("weights", "penalties") and isinstance(result, Tensor):
-        fits = result.shape == value.shape
+    elif hook in ("weights", "penalties"):
+        expected = expected.format(shape=tuple(value.shape))
+        fits = result is None or (fits and result.shape == value.shape)
     if not fits:
         actual = type(result).__name__
         if isinstance(result, Tensor):
