@@ -102,11 +102,14 @@ class Checkpointer:
                 for file in folder.glob(pattern):
                     file.unlink()
 
-    def end_step(self, position: int) -> None:
-        """Save every ``checkpoint_steps`` steps; ``position`` steps of the epoch are done."""
-        if self.folder is not None and self.is_first_step:  # not after hours of training
+    def check_first_step(self) -> None:
+        """Refuse a state that no file can hold after the first step, not after hours."""
+        if self.folder is not None and self.is_first_step:
             check_states(self.run)
         self.is_first_step = False
+
+    def end_step(self, position: int) -> None:
+        """Save every ``checkpoint_steps`` steps; ``position`` steps of the epoch are done."""
         every = self.settings.checkpoint_steps
         if every is not None and self.run.step % every == 0:
             self.save(position)

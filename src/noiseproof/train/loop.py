@@ -209,6 +209,7 @@ def training(
                     if position > done:  # otherwise the run waits for others
                         done = position
                         guard.check_step()
+                        checkpointer.check_first_step()
                         report(run.epoch, done, len(parts), None)
                         checkpointer.end_step(done)
                     stopper.check_step(done, len(parts))
