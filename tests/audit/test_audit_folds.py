@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from noiseproof.judge.evidence.folds import connected, in_one_fold, make_folds, merge_groups
 from noiseproof.judge.evidence.neighbours import (
-    Duplicates,
     Neighbours,
     find_duplicates,
     outlier_scores,
@@ -77,16 +76,6 @@ def test_common_values_are_no_duplicates() -> None:
     assert not found.is_duplicate.any() and not found.conflict.any() and found.common == 4000
 
 
-def test_what_is_left_of_duplicates() -> None:
-    found = Duplicates(np.array([0, -1, 0, 1]), np.array([True, False, True, False]), 7)
-    left = found.subset(np.array([True, True, False, True]))
-    assert (left.group.tolist(), left.conflict.tolist(), left.common) == (
-        [0, -1, 1],
-        [True, False, False],
-        7,
-    )
-
-
 @given(st.integers(1, 30), st.lists(st.tuples(st.integers(0, 29), st.integers(0, 29)), max_size=40))
 def test_connected_rows_are_those_of_a_walk(n: int, pairs: list[tuple[int, int]]) -> None:
     pairs = [(a % n, b % n) for a, b in pairs]
@@ -116,7 +105,7 @@ def test_a_row_far_from_all_others_stands_out_wherever_the_data_is_dense() -> No
     dense, sparse = random.normal(0, 1, (300, 4)), random.normal(200, 20, (300, 4))
     x = np.concatenate([dense, sparse, [[5, 5, 5, 5]]]).astype(np.float32)
     near = brute_force(x)
-    score, cut = outlier_scores(near)
+    score, cut = outlier_scores(near, np.zeros(len(x), bool))
     mean = near.distance.mean(1)
     np.testing.assert_allclose(score, mean / mean[near.index].mean(1), rtol=1e-4)
     assert score[-1] > cut >= 1.5
@@ -127,7 +116,7 @@ def test_a_row_far_from_all_others_stands_out_wherever_the_data_is_dense() -> No
 
 def test_equal_rows_have_no_distance_to_divide_by() -> None:
     x = np.zeros((30, 2), np.float32)
-    score, cut = outlier_scores(brute_force(x))
+    score, cut = outlier_scores(brute_force(x), np.zeros(30, bool))
     np.testing.assert_array_equal(score, 1)
     assert cut == 1.5
 
@@ -142,9 +131,9 @@ def test_a_row_that_has_a_copy_is_no_outlier() -> None:
         near, find_duplicates(x, np.zeros(300, np.int64), near).is_duplicate
     )
     assert score[2] > cut and (score[[0, 1, 3, 4]] <= 1).all()
-    assert (outlier_scores(near)[0][[0, 1]] <= 1).all()  # equal rows need no mask
+    assert (outlier_scores(near, np.zeros(len(x), bool))[0][[0, 1]] <= 1).all()
     common = np.repeat(np.eye(4, dtype=np.float32), [100, 100, 3, 1], axis=0)
-    score, cut = outlier_scores(brute_force(common))
+    score, cut = outlier_scores(brute_force(common), np.zeros(len(common), bool))
     assert (score[:-1] <= 1).all() and score[-1] > cut
 
 

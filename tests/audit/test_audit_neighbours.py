@@ -25,25 +25,18 @@ def blobs(n: int, dims: int, seed: int = 0) -> NDArray[np.float32]:
     return (3 * rng.normal(size=(10, dims))[rng.integers(10, size=n)] + spread).astype(np.float32)
 
 
-def brute_force(
-    x: NDArray[np.float32], k: int, metric: str = "euclidean"
-) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+def brute_force(x: NDArray[np.float32], k: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     x = x.astype(np.float64)
-    if metric == "cosine":
-        x = x / np.linalg.norm(x, axis=1, keepdims=True)
-        apart = 1 - x @ x.T
-    else:
-        apart = np.stack([np.linalg.norm(x - row, axis=1) for row in x])
+    apart = np.stack([np.linalg.norm(x - row, axis=1) for row in x])
     np.fill_diagonal(apart, np.inf)
     index = np.argsort(apart, axis=1)[:, :k]
     return index, np.take_along_axis(apart, index, 1)
 
 
-@pytest.mark.parametrize("metric", ["euclidean", "cosine"])
-def test_exact_search_is_brute_force(metric: str) -> None:
+def test_exact_search_is_brute_force() -> None:
     x = blobs(300, 12)
-    near = nearest(x, 7, metric=metric)  # type: ignore[arg-type]
-    index, distance = brute_force(x, 7, metric)
+    near = nearest(x, 7)
+    index, distance = brute_force(x, 7)
     assert near.recall == 1.0
     assert (near.index == index).mean() > 0.999  # but for ties in float32
     np.testing.assert_allclose(near.distance, distance, rtol=1e-4, atol=1e-6)
@@ -80,54 +73,6 @@ def test_approximate_search_finds_most_and_reports_how_many() -> None:
     np.testing.assert_allclose(near.distance, true, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("copies", [1, 100])
-def test_codes_of_columns_find_what_numbers_find(
-    monkeypatch: pytest.MonkeyPatch, copies: int
-) -> None:
-    pytest.importorskip("faiss")
-    x = np.repeat(blobs(3000 // copies, 20), copies, axis=0)
-    by_numbers = nearest(x, 10, exact=False)
-    monkeypatch.setattr(neighbours, "CODED", (1, 16))
-    compared = spy_on_codes(monkeypatch)
-    by_codes = nearest(x, 10, exact=False)
-    assert compared == [True]
-    assert by_codes.recall > by_numbers.recall - 0.02
-    assert (by_codes.index != np.arange(len(x))[:, None]).all() and all(
-        len(set(row)) == 10 for row in by_codes.index.tolist()
-    )
-    true = np.linalg.norm(x[:, None].astype(np.float64) - x[by_codes.index], axis=2)
-    np.testing.assert_allclose(by_codes.distance, true, rtol=1e-4, atol=1e-5)
-    if copies > 1:
-        assert (by_codes.distance == 0).all()
-
-
-def test_codes_that_lose_neighbours_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("faiss")
-    # Sixteen columns of two far points each, and the same small number in all of them tells
-    # neighbours: 4 bits can't.
-    random = np.random.default_rng(0)
-    x = (
-        100.0 * random.integers(0, 2, (3000, 1)) + random.normal(size=(3000, 1)) + np.zeros((1, 16))
-    ).astype(np.float32)
-    x += 1e-3 * random.normal(size=x.shape).astype(np.float32)
-    by_numbers = nearest(x, 10, exact=False)
-    monkeypatch.setattr(neighbours, "CODED", (1, 16))
-    compared = spy_on_codes(monkeypatch)
-    near = nearest(x, 10, exact=False)
-    assert compared == [False]
-    np.testing.assert_array_equal(near.index, by_numbers.index)
-
-
-def spy_on_codes(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Answers of ``_compare_codes``, as they are given."""
-    answers: list[bool] = []
-    ask = neighbours._Lists._compare_codes
-    monkeypatch.setattr(
-        neighbours._Lists, "_compare_codes", lambda lists: answers.append(ask(lists)) or answers[-1]
-    )
-    return answers
-
-
 def test_the_threads_of_faiss_are_restored() -> None:
     faiss, before = pytest.importorskip("faiss"), torch.get_num_threads()
     threads = faiss.omp_get_max_threads()
@@ -139,22 +84,17 @@ def test_the_threads_of_faiss_are_restored() -> None:
     assert restored == 3 and torch.get_num_threads() == before
 
 
-@pytest.mark.parametrize("metric", ["euclidean", "cosine"])
-def test_most_neighbours_of_30_000_pictures_are_found(metric: str) -> None:
+def test_most_neighbours_of_30_000_pictures_are_found() -> None:
     pytest.importorskip("faiss")
     random = np.random.default_rng(0)
     # 1 797 of 8 × 8 pixels: mixed in pairs, they are 30 000
     digits = load_digits().data.astype(np.float32)
-    pairs, share = (
-        random.integers(len(digits), size=(30_000, 2)),
-        random.uniform(0.5, 1, size=(30_000, 1)),
-    )
+    pairs = random.integers(len(digits), size=(30_000, 2))
+    share = random.uniform(0.5, 1, size=(30_000, 1))
     x = (share * digits[pairs[:, 0]] + (1 - share) * digits[pairs[:, 1]]).astype(np.float32)
-    near = nearest(x, 25, metric=metric)  # type: ignore[arg-type]
+    near = nearest(x, 25)
     sample = random.choice(30_000, 500, replace=False)
-    search = NearestNeighbors(n_neighbors=26, algorithm="brute", metric=metric).fit(
-        x.astype(np.float64)
-    )
+    search = NearestNeighbors(n_neighbors=26, algorithm="brute").fit(x.astype(np.float64))
     distance, index = search.kneighbors(x[sample].astype(np.float64))
     found = [
         len(np.intersect1d(a, b[1:])) / 25 for a, b in zip(near.index[sample], index, strict=True)
@@ -286,7 +226,6 @@ def test_soft_votes_of_one_hot_labels_are_votes() -> None:
         (np.full((5, 2), np.nan), {}, "Expected finite `features`"),
         (np.zeros((5, 2)), {"k": 5}, "Expected `k` below the number of rows, 5"),
         (np.zeros((5, 2)), {"k": 0}, "of at least 1"),
-        (np.zeros((5, 2)), {"k": 1, "metric": "angle"}, "euclidean or cosine"),
     ],
 )
 def test_refusals(features: NDArray[np.float64], options: dict[str, object], message: str) -> None:

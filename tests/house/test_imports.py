@@ -54,3 +54,8 @@ def test_importing_the_library_loads_neither_the_compiler_nor_what_only_some_com
     loaded = run("import sys, noiseproof; print('\\n'.join(sys.modules))").splitlines()
     heavy = {"torch._dynamo", "lightning_fabric", "sklearn", *OPTIONAL}
     assert heavy.isdisjoint(loaded), heavy & set(loaded)
+
+
+def test_importing_the_judge_does_not_load_torch() -> None:
+    loaded = run("import sys, noiseproof.judge; print('\\n'.join(sys.modules))").splitlines()
+    assert "torch" not in loaded

@@ -110,7 +110,11 @@ class Surroundings(Brief):
         """Without some rows; neighbours are lost, since row numbers change."""
         return replace(
             self,
-            duplicates=self.duplicates.subset(keep),
+            duplicates=Duplicates(
+                self.duplicates.group[keep],
+                self.duplicates.conflict[keep],
+                self.duplicates.common,
+            ),
             outlier_scores=self.outlier_scores[keep],
             neighbours=None,
         )

@@ -9,7 +9,7 @@ import logging
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,12 +29,6 @@ TARGET, SAMPLE = 0.92, 256  # recall that an approximate search aims at, on this
 # rows that an approximate search compares with each row at most, whatever its recall
 MAX_COMPARED = 12_288
 MIN_OUTLIER = 1.5  # score of an outlier
-# rows and columns from which on rows are first compared by codes of 4 bits a column
-CODED = 200_000, 16
-# rows found by codes for each neighbour asked for, whose distances are then computed
-CANDIDATES = 3
-# neighbours that codes may miss: share of those found with four times as many candidates
-LOST = 0.01
 BLOCK = 2**20  # numbers of an intermediate result, so that it stays in the cache
 Ints = NDArray[np.int64]
 CHANCE = 1e-3  # how often chance alone may bring two rows as close as a near-duplicate
@@ -55,28 +49,31 @@ def nearest(
     features: Any,
     k: int = 10,
     *,
-    metric: Literal["euclidean", "cosine"] = "euclidean",
     exact: bool | None = None,
     seed: int = 0,
     apart: Any = None,
     tell: Callable[[int, int], None] = lambda done, total: None,
 ) -> Neighbours:
-    """The ``k`` nearest other rows of ``features`` (N, F) by euclidean distance, or by 1 − cosine.
+    """Find the ``k`` nearest other rows of each row by euclidean distance.
 
-    ``exact`` compares all pairs, O(N²F): by default up to 20 000 rows, and beyond where FAISS is
-    not installed. Else FAISS compares each row with the lists around the nearest of about N^¾/8
-    centroids (Jégou, Douze and Schmid 2011), as many as a recall of 0.92 takes on a sample; for
-    many rows and columns by codes of 4 bits first (André, Kermarrec and Le Scouarnec 2015). Rows of
-    the same value in ``apart`` (N,) are not neighbours; a row with fewer than ``k`` others is its
-    own neighbour at an infinite distance. ``tell`` is called after each block with the rows
-    searched and of all.
+    FAISS compares each row with the lists around the nearest of about N^¾/8 centroids (Jégou, Douze
+    and Schmid 2011), as many as a recall of 0.92 takes on a sample.
+
+    Args:
+        features: (N, F).
+        exact: compare all pairs, O(N²F): by default up to 20 000 rows, and where FAISS is not
+            installed.
+        apart: (N,): rows of the same value are not neighbours. A row with fewer than ``k`` others
+            is its own neighbour at an infinite distance.
+        tell: called after each block with the number of rows searched, and of all rows.
+
+    Returns:
+        The neighbours, nearest first.
 
     >>> near = nearest([[0.0], [1.0], [3.0]], k=1)
     >>> near.index.tolist(), near.distance.tolist(), near.recall
     ([[1], [0], [1]], [[1.0], [1.0], [2.0]], 1.0)
     """
-    if metric not in ("euclidean", "cosine"):
-        raise ValueError(f"Expected `metric` to be euclidean or cosine, got {metric!r}.")
     x = torch.as_tensor(np.asarray(features, dtype=np.float32))
     if x.dim() != 2 or 0 in x.shape:
         raise ValueError(
@@ -90,31 +87,24 @@ def nearest(
     k = check_count("k", k, 1)
     if k >= len(x):
         raise ValueError(f"Expected `k` below the number of rows, {len(x)}, got {k}.")
-    if metric == "cosine":
-        x = torch.nn.functional.normalize(x, dim=1)
     x = x - x.mean(0)  # less cancellation in ‖a‖² + ‖b‖² − 2ab
-    group = (
-        None
-        if apart is None
-        else torch.from_numpy(np.unique(np.asarray(apart), return_inverse=True)[1])
-    )
-    faiss = None if exact or (exact is None and len(x) <= EXACT) else _import_faiss(len(x))
-    if faiss is None:
-        rows, recall = torch.arange(len(x)), 1.0
-        index = _search_all(x, rows, k, group)
-        distance = _distances(x, rows, index).masked_fill_(index == rows[:, None], math.inf)
-        distance, order = distance.sort(dim=1, stable=True)
-        near = index.gather(1, order).to(torch.int32).numpy(), distance.numpy()
-    else:
-        before = faiss.omp_get_max_threads()
+    group = None
+    if apart is not None:
+        group = torch.from_numpy(np.unique(np.asarray(apart), return_inverse=True)[1])
+    if exact is None:
+        exact = len(x) <= EXACT
+    faiss = None if exact else _import_faiss(len(x))
+    if faiss is not None:
+        threads = faiss.omp_get_max_threads()
         faiss.omp_set_num_threads(torch.get_num_threads())
         try:
-            near, recall = _Lists(faiss, x, group, k, seed).search(tell)
+            return _Lists(faiss, x, group, k, seed).search_all(tell)
         finally:
-            faiss.omp_set_num_threads(before)
-    if metric == "cosine":
-        np.divide(np.square(near[1], out=near[1]), 2, out=near[1])
-    return Neighbours(*near, recall)
+            faiss.omp_set_num_threads(threads)
+    rows = torch.arange(len(x))
+    index = _compare_all(x, rows, k, group)
+    distance, order = _distances(x, rows, index).sort(dim=1, stable=True)
+    return Neighbours(index.gather(1, order).to(torch.int32).numpy(), distance.numpy(), 1.0)
 
 
 def _import_faiss(num_rows: int) -> Any:
@@ -133,18 +123,16 @@ def _import_faiss(num_rows: int) -> Any:
         return None
 
 
-def _search_all(x: Tensor, rows: Tensor, k: int, group: Tensor | None) -> Tensor:
-    """The nearest of all rows of other groups to ``rows``, (n, k); the row itself where there are
-    too few.
+def _compare_all(x: Tensor, rows: Tensor, k: int, group: Tensor | None) -> Tensor:
+    """Return the nearest of all rows of other groups to ``rows``, (n, k); the row itself where
+    there are too few.
     """
     square = x.square().sum(1)
     # Few rows of a large matrix at once would read all of it again and again.
     step = max(1, BLOCK // len(x), min(16, 32 * BLOCK // len(x)))
     # Results among the blocks would split up the memory that these leave: 1.4 GiB for 20 000 rows.
-    index, block = (
-        torch.empty(len(rows), k, dtype=torch.int64),
-        torch.empty(min(step, len(rows)), len(x)),
-    )
+    index = torch.empty(len(rows), k, dtype=torch.int64)
+    block = torch.empty(min(step, len(rows)), len(x))
     for i in range(0, len(rows), step):
         part = rows[i : i + step]
         apart = block[: len(part)]  # (n, N): squared distance less the row's own square
@@ -159,19 +147,20 @@ def _search_all(x: Tensor, rows: Tensor, k: int, group: Tensor | None) -> Tensor
 
 
 def _distances(x: Tensor, rows: Tensor, index: Tensor) -> Tensor:
-    """Distances of ``rows`` to the rows ``index`` (n, m), from differences, so that duplicates are
-    exactly 0 apart.
+    """Return the distances of ``rows`` to the rows ``index`` (n, m); infinite to itself.
+
+    They are computed from differences, so that duplicates are exactly 0 apart.
     """
     out = torch.empty(index.shape, dtype=x.dtype)
     step = max(1, BLOCK // (index.shape[1] * x.shape[1]))
     for i in range(0, len(index), step):
         apart = x[index[i : i + step]] - x[rows[i : i + step], None]
         torch.linalg.vector_norm(apart, dim=2, out=out[i : i + step])
-    return out
+    return out.masked_fill_(index == rows[:, None], math.inf)
 
 
 class _Lists:
-    """Rows in lists around centroids (``IndexIVF…`` of FAISS), to find the ``k`` nearest ones of
+    """Rows in lists around centroids (``IndexIVFFlat`` of FAISS), to find the ``k`` nearest ones of
     other groups.
 
     Inside, rows are numbered in the order of their groups, so that each group is a range of
@@ -180,175 +169,130 @@ class _Lists:
 
     def __init__(self, faiss: Any, x: Tensor, group: Tensor | None, k: int, seed: int) -> None:
         N, F = x.shape
-        self.row = None if group is None else group.argsort(stable=True)  # (N,): number → row
-        self.x = x.contiguous() if self.row is None else x[self.row]
-        self.group = torch.arange(N) if group is None else group[self.row]
+        self.faiss = faiss
+        self.k = k
+        self.row: Tensor | None = None  # (N,): number → row
+        self.x = x.contiguous()
+        if group is None:
+            self.group = torch.arange(N)
+        else:
+            self.row = group.argsort(stable=True)
+            self.x = x[self.row]
+            self.group = group[self.row]
         sizes = torch.bincount(self.group)
-        self.end = sizes.cumsum(0)[self.group].numpy()  # (N,): of the range of the row's group
+        self.largest = int(sizes.max())
+        # (N,): the range of numbers of the row's group
+        self.end = sizes.cumsum(0)[self.group].numpy()
         self.start = self.end - sizes[self.group].numpy()
         # (N,): neighbours that a row can have
         self.enough = np.minimum(k, N - (self.end - self.start))
-        self.faiss, self.k, self.largest = faiss, k, int(sizes.max())
         self.num_lists: int = max(1, round(N**0.75 / 8))
         self.index = faiss.IndexIVFFlat(faiss.IndexFlatL2(F), F, self.num_lists)
         clustering = self.index.cp
-        clustering.seed, clustering.niter = seed % 2**31, 6
-        clustering.min_points_per_centroid, clustering.max_points_per_centroid = 1, 32
+        clustering.seed = seed % 2**31
+        clustering.niter = 6
+        clustering.min_points_per_centroid = 1
+        clustering.max_points_per_centroid = 32
         self.index.train(self.x.numpy())
-        sample = torch.rand(N, generator=torch.Generator().manual_seed(seed)).argsort()[
-            : 2 * min(SAMPLE, N // 2)
-        ]
+        self.index.add(self.x.numpy())
+        order = torch.rand(N, generator=torch.Generator().manual_seed(seed)).argsort()
         # On the first sample the number of lists is chosen, on the second the recall is measured.
-        self.samples = [(part.numpy(), self._farthest(part)) for part in sample.chunk(2)]
-        # compares codes, then numbers; instead of `index`, which then holds centroids only
-        self.coded: Any = None
-        if group is not None or N < CODED[0] or F < CODED[1] or not self._compare_codes():
-            self.coded = None
-            self.index.add(self.x.numpy())
-            self.lists = self._enough_lists()
-
-    def _compare_codes(self) -> bool:
-        """Compare codes first, if these are not too coarse and lists are of similar sizes."""
-        N, F = self.x.shape
-        codes = self.faiss.IndexIVFPQFastScan(self.index.quantizer, F, self.num_lists, F, 4)
-        codes.implem = 11  # row by row, the fastest of its ways for neighbours of many lists
-        codes.train(self.x.numpy())
-        codes.add(self.x.numpy())
-        self.coded = self.faiss.IndexRefineFlat(codes, self.faiss.swig_ptr(self.x.numpy()))
+        self.samples = order[: 2 * min(SAMPLE, N // 2)].chunk(2)
         self.lists = self._enough_lists()
-        sizes = np.array([codes.invlists.list_size(i) for i in range(self.num_lists)], np.float64)
-        # its number of rows can't be limited
-        if self.lists * (sizes**2).sum() / N > 2 * MAX_COMPARED:
-            return False
-        sample, farthest = self.samples[0]
-        few, many = (
-            _share(self._search(sample, self.lists, candidates=m)[1], farthest) for m in (1, 4)
-        )
-        return many - few <= LOST
-
-    def _farthest(self, rows: Tensor) -> NDArray[np.float32]:
-        """The distance of the k-th true neighbour of ``rows``, (n, 1); infinite where there are
-        fewer.
-        """
-        if self.row is None:  # with the row itself, in a tenth of the time of the other search
-            true = torch.from_numpy(
-                self.faiss.knn(self.x[rows].numpy(), self.x.numpy(), self.k + 1)[1]
-            )
-            return _distances(self.x, rows, true).amax(1, True).numpy()
-        true = _search_all(self.x, rows, self.k, self.group)
-        return (
-            _distances(self.x, rows, true)
-            .masked_fill_(true == rows[:, None], math.inf)
-            .amax(1, True)
-            .numpy()
-        )
-
-    def search(
-        self, tell: Callable[[int, int], None]
-    ) -> tuple[tuple[NDArray[np.int32], NDArray[np.float32]], float]:
-        """The nearest rows of all rows and their distances, (N, k), and the share of the true ones
-        among them.
-        """
-        N, lists = len(self.x), self.lists
-        index, distance = np.empty((N, self.k), np.int32), np.empty((N, self.k), np.float32)
-        inverted = (
-            self.index if self.coded is None else self.faiss.downcast_index(self.coded.base_index)
-        ).invlists
-        pointed_to = self.faiss.rev_swig_ptr
-        # Rows of one list are compared with much the same lists, which stay in the cache: that
-        # saves a third.
-        rows = np.concatenate(
-            [
-                pointed_to(inverted.get_ids(i), n)
-                for i in range(self.num_lists)
-                if (n := inverted.list_size(i))
-            ]
-        )
-        parts, found = np.split(rows, range(2**16, N, 2**16)), 0
-        for part, near in zip(parts, map_jobs(_search_part, parts, self, lists), strict=True):
-            index[part], distance[part] = near
-            tell(found := found + len(part), N)
-        self._search_wider(
-            np.flatnonzero(np.isfinite(distance).sum(1) < self.enough), lists, index, distance
-        )
-        sample, farthest = self.samples[1]
-        recall = _share(distance[sample], farthest)
-        if self.row is None:
-            return (index, distance), recall
-        number = self.row.argsort().numpy()
-        return (self.row.numpy().astype(np.int32)[index[number]], distance[number]), recall
 
     def _enough_lists(self) -> int:
-        """The number of lists to compare a row with."""
-        sample, farthest = self.samples[0]
+        """Return the number of lists to compare a row with."""
+        sample = self.samples[0]
+        farthest = self._farthest(sample)
         lists = 4
         while lists < self.num_lists and lists * len(self.x) < MAX_COMPARED * self.num_lists:
-            if _share(self._search(sample, lists)[1], farthest) >= TARGET:
+            if _share(self.search(sample.numpy(), lists)[1], farthest) >= TARGET:
                 break
             lists += max(1, lists // 5)
         return min(lists, self.num_lists)
 
-    def _search(
-        self, rows: NDArray[np.int64], lists: int, others: Any = None, candidates: int = 1
-    ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-        """The nearest (of ``others``) in some lists to ``rows``; the row itself where there are too
-        few, (n, k).
+    def _farthest(self, rows: Tensor) -> NDArray[np.float32]:
+        """Return the distance of the k-th true neighbour of ``rows``, (n, 1); infinite where there
+        are fewer.
         """
-        # the row, and rows of its group
-        own = 0 if others is not None else min(self.largest, 3 * self.k)
-        if self.coded is None:
-            # The lists of common values are long: so the number of rows is limited, too.
-            limit = MAX_COMPARED if others is None and lists < self.num_lists else 0
-            options = self.faiss.SearchParametersIVF(nprobe=lists, max_codes=limit, sel=others)
-        else:
-            options = self.faiss.IndexRefineSearchParameters(
-                k_factor=CANDIDATES * candidates,
-                base_index_params=self.faiss.SearchParametersIVF(nprobe=lists),
-            )
-        compared = self.index if self.coded is None else self.coded
-        square, index = compared.search(
-            self.x[torch.from_numpy(rows)].numpy(), self.k + own, params=options
-        )
-        is_own = ((index >= self.start[rows, None]) & (index < self.end[rows, None])) | (index < 0)
-        first = np.argsort(is_own, axis=1, kind="stable")[:, : self.k]
-        is_own, index, square = (
-            np.take_along_axis(table, first, 1) for table in (is_own, index, square)
-        )
-        return (
-            np.where(is_own, rows[:, None], index).astype(np.int32),
-            np.where(is_own, np.float32(np.inf), np.sqrt(square)),
-        )
+        true = _compare_all(self.x, rows, self.k, None if self.row is None else self.group)
+        return _distances(self.x, rows, true).amax(1, True).numpy()
 
-    def _search_wider(
-        self,
-        rows: NDArray[np.int64],
-        lists: int,
-        index: NDArray[np.int32],
-        distance: NDArray[np.float32],
-    ) -> None:
-        """Search in more lists, and only in other groups, for ``rows`` with too few neighbours."""
-        for part in (
-            np.split(rows, np.flatnonzero(np.diff(self.start[rows])) + 1) if len(rows) else ()
-        ):
+    def search_all(self, tell: Callable[[int, int], None]) -> Neighbours:
+        """Find the nearest rows of all rows."""
+        N = len(self.x)
+        index = np.empty((N, self.k), np.int32)
+        distance = np.empty((N, self.k), np.float32)
+        inverted = self.index.invlists
+        # Rows of one list are compared with much the same lists, which stay in the cache: that
+        # saves a third.
+        in_lists = []
+        for i in range(self.num_lists):
+            if size := inverted.list_size(i):
+                in_lists.append(self.faiss.rev_swig_ptr(inverted.get_ids(i), size))
+        parts = np.split(np.concatenate(in_lists), range(2**16, N, 2**16))
+        searched = 0
+        for part, near in zip(parts, map_jobs(_search_part, parts, self), strict=True):
+            index[part], distance[part] = near
+            searched += len(part)
+            tell(searched, N)
+        self._search_wider(index, distance)
+        sample = self.samples[1]
+        recall = _share(distance[sample.numpy()], self._farthest(sample))
+        if self.row is not None:
+            number = self.row.argsort().numpy()
+            index = self.row.numpy().astype(np.int32)[index[number]]
+            distance = distance[number]
+        return Neighbours(index, distance, recall)
+
+    def search(
+        self, rows: NDArray[np.int64], lists: int, others: Any = None
+    ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+        """Find the nearest (of ``others``) in some lists to ``rows``; the row itself where there
+        are too few, (n, k).
+        """
+        # The lists of common values are long: so the number of rows is limited, too.
+        limit = 0
+        own = 0
+        if others is None:
+            own = min(self.largest, 3 * self.k)  # the row, and rows of its group
+            if lists < self.num_lists:
+                limit = MAX_COMPARED
+        options = self.faiss.SearchParametersIVF(nprobe=lists, max_codes=limit, sel=others)
+        vectors = self.x[torch.from_numpy(rows)].numpy()
+        square, index = self.index.search(vectors, self.k + own, params=options)
+        is_own = ((index >= self.start[rows, None]) & (index < self.end[rows, None])) | (index < 0)
+        index = np.where(is_own, rows[:, None], index).astype(np.int32)
+        distance = np.where(is_own, np.float32(np.inf), np.sqrt(square))
+        first = np.argsort(is_own, axis=1, kind="stable")[:, : self.k]
+        return np.take_along_axis(index, first, 1), np.take_along_axis(distance, first, 1)
+
+    def _search_wider(self, index: NDArray[np.int32], distance: NDArray[np.float32]) -> None:
+        """Search in more lists, and only in other groups, for rows with too few neighbours."""
+        rows = np.flatnonzero(np.isfinite(distance).sum(1) < self.enough)
+        if not len(rows):
+            return
+        for part in np.split(rows, np.flatnonzero(np.diff(self.start[rows])) + 1):
             group = self.faiss.IDSelectorRange(int(self.start[part[0]]), int(self.end[part[0]]))
-            others, wide = self.faiss.IDSelectorNot(group) if self.coded is None else None, lists
+            others = self.faiss.IDSelectorNot(group)
+            lists = self.lists
             while len(part):
-                index[part], distance[part] = self._search(part, wide, others)
+                index[part], distance[part] = self.search(part, lists, others)
                 part = part[np.isfinite(distance[part]).sum(1) < self.enough[part]]
-                if wide >= self.num_lists:
+                if lists >= self.num_lists:
                     break
-                wide = min(4 * wide, self.num_lists)
+                lists = min(4 * lists, self.num_lists)
 
 
 def _search_part(
-    rows: NDArray[np.int64], index: _Lists, lists: int
+    rows: NDArray[np.int64], index: _Lists
 ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-    return index._search(rows, lists)
+    return index.search(rows, index.lists)
 
 
 def _share(distance: NDArray[np.float32], farthest: NDArray[np.float32]) -> float:
-    """The share of neighbours (n, k) that are no farther away than the ``farthest`` true one (n,
-    1): copies tie.
+    """Return the share of neighbours (n, k) that are not farther away than the ``farthest`` true
+    one (n, 1): copies tie.
     """
     return float((distance <= farthest * np.float32(1 + 1e-5)).mean())
 
@@ -372,29 +316,29 @@ def neighbour_votes(
         group = torch.as_tensor(np.asarray(apart))
         allowed = (group[index.long()] != group[:, None]).to(torch.float32)
     votes = torch.zeros(N, num_classes)
-    soft = voted.dim() == 2
     for j in range(k):
         voter = index[:, j].long()
-        if soft:
+        if voted.dim() == 2:
             votes.addcmul_(voted[voter].to(torch.float32), allowed[:, j, None])
         else:
             votes.scatter_add_(1, voted[voter, None], allowed[:, j, None])
     count = allowed.sum(1)
-    labels = voted if given is None else torch.as_tensor(np.asarray(given))
-    if labels.dim() == 2:
-        prior, agreement = labels.to(torch.float32).mean(0), torch.full((N,), math.nan)
+    own = voted if given is None else torch.as_tensor(np.asarray(given))
+    if own.dim() == 2:
+        prior = own.to(torch.float32).mean(0)
+        agreement = torch.full((N,), math.nan)
     else:
-        prior = torch.bincount(labels, minlength=num_classes) / N
-        agreement = votes.gather(1, labels[:, None])[:, 0] / count  # 0/0 is NaN
+        prior = torch.bincount(own, minlength=num_classes) / N
+        agreement = votes.gather(1, own[:, None])[:, 0] / count  # 0/0 is NaN
     votes.add_(prior).div_((count + 1)[:, None])
     return votes.numpy(), agreement.numpy()
 
 
 def outlier_scores(
-    neighbours: Neighbours, is_duplicate: NDArray[np.bool_] | None = None
+    neighbours: Neighbours, is_duplicate: NDArray[np.bool_]
 ) -> tuple[NDArray[np.float32], float]:
-    """How far each row is from its neighbours over how far those are from theirs, (N,), and the
-    cut.
+    """Return how far each row is from its neighbours over how far these are from theirs, (N,), and
+    the cut.
 
     The cut is five robust deviations of the logarithm above the median, and at least 1.5. A row
     with a copy or a near-duplicate (N,) is not far from every other one: its score is 1 at most.
@@ -406,11 +350,7 @@ def outlier_scores(
     logs = np.log(np.maximum(score, 1e-6))
     middle = np.median(logs)
     cut = max(MIN_OUTLIER, float(np.exp(middle + 5 * 1.4826 * np.median(np.abs(logs - middle)))))
-    alike = (
-        neighbours.distance[:, 0] == 0
-        if is_duplicate is None
-        else is_duplicate | (neighbours.distance[:, 0] == 0)
-    )
+    alike = is_duplicate | (neighbours.distance[:, 0] == 0)
     return np.where(alike, np.minimum(score, 1), score).astype(np.float32), cut
 
 
@@ -426,10 +366,6 @@ class Duplicates(Brief):
     def is_duplicate(self) -> NDArray[np.bool_]:
         """(N,)"""
         return self.group >= 0
-
-    def subset(self, keep: NDArray[np.bool_]) -> Duplicates:
-        """The groups without some rows."""
-        return Duplicates(self.group[keep], self.conflict[keep], self.common)
 
 
 def same_rows(x: NDArray[np.float32], unlike: Ints | None = None) -> Ints:
