@@ -396,6 +396,9 @@ def test_suggestions_move_towards_what_was_decided() -> None:
     assert moved[300] == pytest.approx(0.3, abs=0.03)
     few = calibrate_suggestion(right, at[:2], np.zeros(2))
     assert 0.5 < few[300] < 0.9
+    # a quotient of rounded probabilities may lie above one
+    above = calibrate_suggestion(np.full(500, 1 + 1e-9), at[:2], np.zeros(2))
+    assert 0.5 < above[300] < 1
 
 
 def test_slips_by_bayes_rule(tmp_path: Path) -> None:

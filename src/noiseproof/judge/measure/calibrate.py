@@ -169,4 +169,5 @@ def calibrate_suggestion(
 
 
 def _log_odds(p: NDArray[np.float64]) -> NDArray[np.float64]:
-    return np.asarray(np.clip(logit(p), -LARGEST, LARGEST))
+    # rounded quotients of probabilities may lie a little above one
+    return np.asarray(np.clip(logit(np.clip(p, 0, 1)), -LARGEST, LARGEST))
