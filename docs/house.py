@@ -96,6 +96,17 @@ def sizes(src: Path) -> dict[str, Counter[str]]:
     return counts
 
 
+def nested_conditionals(src: Path) -> set[str]:
+    """The modules that have a conditional expression inside another."""
+    return {
+        path.relative_to(src / "noiseproof").as_posix()
+        for path, tree in modules(src)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.IfExp)
+        and sum(isinstance(part, ast.IfExp) for part in ast.walk(node)) > 1
+    }
+
+
 def _is_tuple_assignment(node: ast.AST) -> bool:
     return (
         isinstance(node, ast.Assign)
