@@ -40,7 +40,6 @@ SETS = {"digits": 10, "gaussians": 5}  # and their classes
 TOLERANCE = 0.03  # of the accuracy
 RESULTS = Path(__file__).parent / "results" / "square.json"
 PAGE = Path(__file__).parents[1] / "docs" / "strategies.md"
-SIGNS = {"trains": "+", "limited": "~", "fails": "-", "diverges": "!"}
 REASONS = {  # why a cell is refused: part of the message, and words for it
     "t": ("each strategy once", "a strategy twice"),
     "s": ("makes steps of its own", "its own steps would skip what the other does"),
@@ -303,60 +302,39 @@ def reason(message: str) -> str:
     return next(letter for letter, (part, _) in REASONS.items() if part in message)
 
 
-def grid(rows: Sequence[Row], kind: str) -> list[str]:
-    """The verdicts of a kind of cells: a sign or the letter of a reason each, a space where there
-    is no cell.
-    """
-    signs = {
-        (row["row"], row["column"]): (
-            reason(row["reason"]) if row["verdict"] == "refused" else SIGNS[row["verdict"]]
-        )
-        for row in rows
-        if row["kind"] == kind
-    }
-    first = [
-        " " * 24 + " ".join(f"{n // 10 or ' '}" for n in range(1, len(STRATEGIES) + 1)).rstrip()
-    ]
-    first.append(" " * 24 + " ".join(str(n % 10) for n in range(1, len(STRATEGIES) + 1)))
-    lines = []
-    for number, name in enumerate(dict.fromkeys(row for row, _ in signs), 1):
-        title = f"{number:>2} {name}" if kind == "strategies" else f"   {name}"
-        row = " ".join(signs.get((name, column), " ") for column in STRATEGIES)
-        lines.append(f"{title:<24}{row}".rstrip())
-    return first + lines
+def pairs(rows: Sequence[Row], verdict: str) -> str:
+    """The pairs of a verdict: each first part with all of its second ones."""
+    partners: dict[str, list[str]] = {}
+    for row in rows:
+        if row["verdict"] == verdict:
+            partners.setdefault(row["row"], []).append(f"`{row['column']}`")
+    return "; ".join(f"`{name}` with {', '.join(others)}" for name, others in partners.items())
 
 
 def tables(rows: Sequence[Row]) -> str:
-    """What docs/strategies.md shows of the rows: counts, both grids, and what the letters stand
-    for.
+    """What docs/strategies.md shows of the rows: counts, the pairs that lose, and the reasons for
+    which pairs are refused.
     """
     count = Counter((row["verdict"], row["kind"]) for row in rows)
     words = {
-        "trains": ("train", "on both sets within 0.03 of the better part on average"),
-        "limited": (
-            "are limited by the weaker part",
-            "within 0.03 of that part alone, but not of the better one",
-        ),
-        "fails": ("are worse than both parts", ""),
-        "diverges": ("diverge", ""),
-        "refused": ("are refused before the first step", "with a reason"),
+        "trains": "train: on both sets within 0.03 of the better part on average",
+        "limited": "are limited: within 0.03 of the weaker part, but not of the better one",
+        "fails": "are worse than both parts",
+        "diverges": "diverge",
+        "refused": "are refused before the first step, with a reason",
     }
-    head = [f"| of {len(rows)} cells | strategies | losses with strategies | |", "| --- " * 4 + "|"]
-    for verdict, (title, note) in words.items():
-        sign = f"`{SIGNS[verdict]}` " if verdict in SIGNS else ""
-        head.append(
-            f"| {sign}{title} | {count[verdict, 'strategies']} | {count[verdict, 'losses']} |"
-            f" {note} |"
-        )
+    head = [f"| of {len(rows)} cells | strategies | losses with strategies |", "| --- " * 3 + "|"]
+    for verdict, title in words.items():
+        head.append(f"| {title} | {count[verdict, 'strategies']} | {count[verdict, 'losses']} |")
     refused = Counter(reason(row["reason"]) for row in rows if row["verdict"] == "refused")
-    why = ["| refused | cells | because |", "| --- " * 3 + "|"]
+    why = ["| refused | because |", "| --- " * 2 + "|"]
     why += [
-        f"| `{letter}` | {refused[letter]} | {words} |"
+        f"| {refused[letter]} | {words} |"
         for letter, (_, words) in REASONS.items()
         if refused[letter]
     ]
-    grids = ["```text", *grid(rows, "strategies"), "", *grid(rows, "losses"), "```"]
-    return "\n".join([*head, "", *grids, "", *why])
+    listed = [f"Limited: {pairs(rows, 'limited')}.", "", f"Worse: {pairs(rows, 'fails')}."]
+    return "\n".join([*head, "", *listed, "", *why])
 
 
 def written(page: str, rows: Sequence[Row]) -> str:
