@@ -337,11 +337,12 @@ def markdown(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 
 def counts() -> str:
-    """How many cells of each table were rerun, and how they compare."""
+    """How many cells of each table were rerun, where any were, and how they compare."""
     found = count_all()
     rows = [
         (f"{PAPERS[load_table(id).paper]}, {load_table(id).number}", one)
         for id, one in found.items()
+        if one.rerun
     ]
     rows.append(("all", reduce(add, found.values())))
     head = (
@@ -405,13 +406,12 @@ def reruns(
 
 
 def _cell(table: PaperTable, one: CellComparison, usual_seeds: int) -> str:
-    """A cell as rerun (published; z), with its seeds where they are not the usual ones."""
+    """A cell as rerun (published; z beyond 2), with its seeds where they are not the usual ones."""
     mean, z = _texts(one)
-    if one.z is not None and abs(one.z) > 2:
-        z += FAR if find_diagnosis(table, one.cell) else FAR_UNEXAMINED
     parts = [_terse(one.cell.published)]
-    if z:
-        parts.append(z)
+    if one.z is not None and abs(one.z) > 2:
+        mark = FAR if find_diagnosis(table, one.cell) else FAR_UNEXAMINED
+        parts.append(z + mark)
     if one.mean is not None and one.seeds != usual_seeds:
         parts.append(f"n={one.seeds}")
     return f"{mean} ({'; '.join(parts)})"
