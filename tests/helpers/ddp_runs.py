@@ -44,7 +44,7 @@ BUSY = {
 }
 # Each process draws among its own rows. With 20 rows a step, the last of 101 leaves one process
 # only fillers.
-PEERS = "(peer:loss=ce,generator=0)"
+PEERS = "(peer:loss=ce)"
 MORE = [
     PEERS,
     "ce & small-loss:forget=0.4,ramp=1,by=margin & momentum:alpha=0.5",
