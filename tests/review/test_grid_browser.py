@@ -43,7 +43,8 @@ def test_a_batch_is_saved_and_undone_as_one(chromium: Any, tmp_path: Path) -> No
         press("Shift+ArrowRight")
         press("a")
         says(page, "2 decisions saved. Press u to take all of them back.")
-        assert choices(folder) == {"accept": 2} and page.locator("#cell-1 .accept").is_visible()
+        assert choices(folder) == {"accept": 2}
+        page.wait_for_selector("#cell-1 .accept")  # drawn when the decisions were loaded again
         press("x")  # nothing is selected: the one in focus
         says(page, "1 decision saved.")
         assert read_decisions(find_decisions(folder))[1].decision == "exclude"
