@@ -21,7 +21,7 @@ from noiseproof.audit import LabelReport, audit, read_rows
 from noiseproof.audit.files import COLUMNS, read_audit
 from noiseproof.audit.issues import ISSUES, Issue, badges, register_issue
 from noiseproof.judge.issues.base import ALWAYS, chosen_types
-from noiseproof.review.queue import Issues
+from noiseproof.review.issues import Issues
 
 pytestmark = pytest.mark.usefixtures("forget_plugins")
 DOCS = Path(__file__).parents[2] / "docs" / "audit.md"

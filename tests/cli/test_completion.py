@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import pty
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -78,9 +76,8 @@ def test_names_are_those_of_the_registries(line: str, names: set[str]) -> None:
     assert set(complete(line)) == names
 
 
-def test_the_beginning_chooses_also_after_a_comma_and_of_a_papers_settings() -> None:
+def test_the_beginning_chooses_also_after_a_comma() -> None:
     assert complete("noiseproof train --method sln-d") == ["sln-dividemix"]
-    assert complete("noiseproof train --method sce@") == ["sce@curriculum"]
     assert complete("noiseproof bench compare --methods ce,elr") == ["ce,elr", "ce,elr+"]
     assert complete("noiseproof audit a.csv --export coco,f") == ["coco,fiftyone"]
     assert complete("noiseproof train --method gce:q=") == []
@@ -92,76 +89,6 @@ def test_columns_are_those_of_the_table(home: Path) -> None:
     assert complete("noiseproof audit pets.csv --ignore size,k") == ["size,kind"]
     assert complete("noiseproof bench compare --data pets.csv --label f") == ["fur"]
     assert complete("noiseproof audit nowhere.csv --label ") == []
-
-
-def type_in_bash(home: Path, line: str) -> list[str]:
-    """The arguments of the command after typing ``line`` and the tabulator key, in an interactive
-    bash.
-    """
-    command, script = home / "bin" / "noiseproof", home / "completion.sh"
-    command.parent.mkdir(exist_ok=True)
-    command.write_text(
-        f"#!{sys.executable}\nfrom noiseproof.cli import app\napp(prog_name='noiseproof')\n"
-    )
-    command.chmod(0o755)
-    environment = {
-        "PATH": f"{command.parent}:{os.environ['PATH']}",
-        "TERM": "dumb",
-        "PS1": "ready>",
-    }
-    asked = {"_NOISEPROOF_COMPLETE": "source_bash"}
-    script.write_text(
-        subprocess.check_output([command], env=os.environ | environment | asked, text=True)
-    )
-    controller, terminal = pty.openpty()
-    bash = subprocess.Popen(
-        ["bash", "--norc", "--noprofile", "-i"],
-        env=os.environ | environment,
-        stdin=terminal,
-        stdout=terminal,
-        stderr=terminal,
-        start_new_session=True,
-    )
-    os.close(terminal)
-    try:
-        shown = _read_until(controller, b"ready>")
-        os.write(controller, f"source '{script}'; bind 'set enable-bracketed-paste off'\r".encode())
-        _read_until(controller, b"ready>")
-        # \x01: to the start of the line
-        os.write(controller, f"{line}\t\x01printf '<%s>' \r".encode())
-        shown = _read_until(controller, b"<noiseproof>", b"ready>")
-    finally:
-        os.close(controller)
-        bash.kill()
-        bash.wait()
-    return re.findall("<(.*?)>", shown[shown.rindex("<noiseproof>") :])
-
-
-def _read_until(terminal: int, *ends: bytes) -> str:
-    """What a terminal shows until all of ``ends``, one after the other."""
-    shown, begin = b"", 0
-    for end in ends:
-        while (place := shown.find(end, begin)) < 0:
-            shown += os.read(terminal, 1024)
-        begin = place + len(end)
-    return shown.decode()
-
-
-@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
-@pytest.mark.parametrize(
-    ("typed", "completed"),
-    [
-        ("train --method sce@cu", ["train", "--method", "sce@curriculum"]),
-        ("train --method=sce@cu", ["train", "--method=sce@curriculum"]),
-        ("bench compare --methods ce,sce@", ["bench", "compare", "--methods", "ce,sce@curriculum"]),
-        (
-            "train --noise=xia:rate=0.4 --method sce@",
-            ["train", "--noise=xia:rate=0.4", "--method", "sce@curriculum"],
-        ),
-    ],
-)
-def test_words_that_bash_breaks(home: Path, typed: str, completed: list[str]) -> None:
-    assert type_in_bash(home, f"noiseproof {typed}") == ["noiseproof", *completed]
 
 
 def test_the_file_of_names_is_used_until_something_is_installed(

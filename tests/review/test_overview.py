@@ -25,6 +25,7 @@ from noiseproof.audit.inputs import read_again
 from noiseproof.audit.sources import open_rows
 from noiseproof.review import projection
 from noiseproof.review.context import AnnotatorFiles, Context
+from noiseproof.review.issues import Issues
 from noiseproof.review.page import BINS, Overview
 from noiseproof.review.projection import (
     STEPS,
@@ -34,7 +35,6 @@ from noiseproof.review.projection import (
     project,
     to_steps,
 )
-from noiseproof.review.queue import Issues
 
 TYPES = {"row": "<u4", "given": "<u2", "x": "<u2", "y": "<u2"}
 

@@ -17,16 +17,8 @@ from noiseproof.audit.sources import open_rows
 from noiseproof.audit.sources.base import NoRows
 from noiseproof.audit.sources.table import TableSource
 from noiseproof.judge.saved import ROW_CHOICES
-from noiseproof.review.queue import (
-    KEPT,
-    Filter,
-    Issues,
-    Queue,
-    Search,
-    Sort,
-    State,
-    UnknownSelection,
-)
+from noiseproof.review.issues import Issues, Sort
+from noiseproof.review.queue import KEPT, Filter, Queue, Search, State, UnknownSelection
 
 
 @pytest.fixture
@@ -100,17 +92,17 @@ def test_random_filters_list_what_a_search_of_every_issue_lists(queue: Queue) ->
             return value if random.random() < 0.3 else None
 
         filter = Filter(
-            maybe(int(random.integers(4))),
-            maybe(int(random.integers(4))),
-            maybe(random.choice(get_args(State))),
-            maybe(low),
-            maybe(high),
-            maybe("word") or "",
-            maybe(queue.keep_selection(rows)) or "",
-            random.choice(get_args(Sort)),
-            bool(random.integers(2)),
+            given=maybe(int(random.integers(4))),
+            suggested=maybe(int(random.integers(4))),
+            state=maybe(str(random.choice(get_args(State)))),
+            low=maybe(low),
+            high=maybe(high),
+            search=maybe("word") or "",
+            selection=maybe(queue.keep_selection(rows)) or "",
+            sort=str(random.choice(get_args(Sort))),
+            descending=bool(random.integers(2)),
         )
-        queue._state = state
+        queue.people.choice = state
         queue.people.is_conflict = is_conflict
         queue.search.matches = lambda search, is_match=is_match: is_match  # type: ignore[assignment]
         selected = queue.select(filter)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 import sys
-import time as clock
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
 
     from noiseproof.audit import LabelReport
 
-BEGAN = clock.perf_counter()
 SHOWN = 10  # of the worst labels
 INTERRUPTED = "interrupted, nothing was written."
 EXPORTS = {  # file or folder that is written, by tool
@@ -231,7 +229,7 @@ def audit(
     ] = None,
 ) -> None:
     """Find the wrong labels of a dataset, with a score, a suggested label and a reason for each."""
-    exports = _exports(export, engine, address)
+    exports = _exports(export)
     if again:
         return _audit_again(context, exports, _machine(engine, address, threads), as_json)
     source = {
@@ -255,7 +253,7 @@ def audit(
         "header": not no_header,
         "multi_label": multi_label,
     }
-    _check(data, source, out, force, goal)  # before torch is imported, and before an hour of work
+    _check(data, source, out, force)  # before torch is imported, and before an hour of work
     options = {
         "mode": "fast" if fast else "thorough",
         "method": method,
@@ -276,13 +274,8 @@ def audit(
     return _show(report, files, out)
 
 
-def _exports(export: str | None, engine: str, address: str | None) -> list[str]:
-    """Return the tools to write for; refuse unknown ones, and an engine that does not exist, before
-    torch is imported.
-    """
-    from noiseproof.core.cluster import check_engine
-
-    check_engine(engine, address)
+def _exports(export: str | None) -> list[str]:
+    """Return the tools to write for."""
     exports = _words(export)
     unknown = [name for name in exports if name not in EXPORTS]
     if unknown:
@@ -306,17 +299,16 @@ def _audit_again(
     from pathlib import Path
 
     folder = context.params["data"]
-    sources = {
-        parameter.opts[0]: context.get_parameter_source(str(parameter.name))
-        for parameter in context.command.params
-        if parameter.name not in OF_AGAIN
-    }
-    given = [name for name, source in sources.items() if source and source.name == "COMMANDLINE"]
     if folder is None:
         raise ValueError(
             "Expected the folder of an audit with --again, got none: noiseproof audit audit/"
             " --again."
         )
+    given = []
+    for parameter in context.command.params:
+        source = context.get_parameter_source(str(parameter.name))
+        if parameter.name not in OF_AGAIN and source and source.name == "COMMANDLINE":
+            given.append(parameter.opts[0])
     if given:
         raise ValueError(
             f"Expected no {', '.join(given)} with --again: all options are as in the audit in"
@@ -350,10 +342,8 @@ def _interruptible() -> Iterator[None]:
         raise typer.Exit(130) from None
 
 
-def _check(data: str | None, source: dict[str, Any], out: str, force: bool, goal: str) -> None:
-    """Refuse data that can't be read, an unknown goal, and a folder that the results can't be
-    written to.
-    """
+def _check(data: str | None, source: dict[str, Any], out: str, force: bool) -> None:
+    """Refuse data that can't be read, and a folder that the results can't be written to."""
     from pathlib import Path
 
     from noiseproof.audit.early import check_request
@@ -361,21 +351,16 @@ def _check(data: str | None, source: dict[str, Any], out: str, force: bool, goal
     check_request(data, source)
     from noiseproof.audit.decisions import BadDecisions
     from noiseproof.audit.files import check_folder
-    from noiseproof.judge.cut import parse_goal
 
-    parse_goal(goal)
     try:
-        check_folder(out, force=force)
+        folder = check_folder(out, force=force)
     except BadDecisions:
         raise ValueError(
             f"Expected a folder that is not in use, a review writes its decisions to {out}. Stop"
             " it, or choose another folder with --out."
         ) from None
-    if (
-        data is not None
-        and Path(data).is_dir()
-        and Path(out).resolve().is_relative_to(Path(data).resolve())
-    ):
+    pictures = Path(data or "")
+    if data and pictures.is_dir() and folder.resolve().is_relative_to(pictures.resolve()):
         raise ValueError(
             f"Expected a folder outside the pictures in {data}, got {out}. Choose another one with"
             " --out."
@@ -401,10 +386,7 @@ def _run(
     from noiseproof.audit import audit, read_rows
     from noiseproof.audit.exchange import TOOLS
     from noiseproof.audit.files import cache_beside
-    from noiseproof.judge.evidence.gather import check_models
 
-    check_models(options["method"], options["model"], options["estimator"])
-    imported = clock.perf_counter()
     with _interruptible(), stage_progress() as progress:
         rows = read_rows(
             data, **source, seed=options["seed"], progress=progress, cache=cache_beside(out)
@@ -412,9 +394,7 @@ def _run(
         for tool in exports:
             TOOLS[tool]().check(rows.source)
         command = shlex.join(["noiseproof", *sys.argv[1:]])
-        report = audit(rows, **options, progress=progress, command=command)
-    report.seconds["starting"] = round(imported - BEGAN, 3)
-    return report
+        return audit(rows, **options, progress=progress, command=command)
 
 
 def _save(
@@ -452,12 +432,10 @@ def _new_folder(taken: str) -> str:
     path = Path(taken)
     if path.name in ("", ".."):
         path = path.resolve()
-    for number in count(1):
-        other = path.with_name(f"{path.name}-{number}")
-        if not other.exists():
-            other.mkdir(parents=True)
-            return str(other)
-    raise AssertionError
+    folders = (path.with_name(f"{path.name}-{number}") for number in count(1))
+    folder = next(folder for folder in folders if not folder.exists())
+    folder.mkdir(parents=True)
+    return str(folder)
 
 
 def _show(report: LabelReport, files: Sequence[Path], out: str) -> None:
@@ -524,21 +502,19 @@ def _show_issues(report: LabelReport, summary: Mapping[str, Any]) -> None:
     from noiseproof.judge.evidence.gather import MOST_CELLS
     from noiseproof.judge.issues.base import NEEDS_ACTION
 
+    absent = []
     for issue in sorted(report.issues, key=lambda issue: -issue.score):
         line = issue.headline(summary)
-        if not line:
+        if not line and issue.name != "label":
+            absent.append(issue.name)
+        elif not line:
             continue
-        if issue.score < NEEDS_ACTION:
+        elif issue.score < NEEDS_ACTION:
             echo(f"also {line}")
         elif issue.fixes:
             echo(f"{line} [apply --fix {issue.name}]")
         else:
             echo(line)
-    absent = [
-        issue.name
-        for issue in report.issues
-        if issue.name != "label" and not issue.headline(summary)
-    ]
     if absent:
         seen = f" (columns of {MOST_CELLS} rows)" if summary["rows"] > MOST_CELLS else ""
         echo(f"not found: {', '.join(absent)}{seen}")

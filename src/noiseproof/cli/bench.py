@@ -19,6 +19,7 @@ from noiseproof.cli.options import (
     Engine,
     Epochs,
     Model,
+    Noise,
     Only,
     Protocol,
     ResultsDir,
@@ -49,7 +50,7 @@ from noiseproof.core.messages import counted, near_file
 
 if TYPE_CHECKING:
     from noiseproof.bench import Experiment
-    from noiseproof.bench.ranking import Group, Place
+    from noiseproof.bench.ranking import Entry, Place
     from noiseproof.bench.search import SearchResult
     from noiseproof.bench.tables import CellComparison, PaperTable
 
@@ -60,6 +61,7 @@ app.add_typer(bench_app, name="bench", rich_help_panel=TRAINING)
 RESUMES = " The same command resumes."
 # what the runs of one entry may differ in
 HIDDEN = ("seed", "noise_seed", "samples", "weights", "measures")
+RECORDS = {"json": show_json, "csv": show_csv}  # forms for programs
 Left = Annotated[bool, option("Leave out runs whose results come with noiseproof.", "--left")]
 
 
@@ -117,7 +119,9 @@ def bench_run(
     from noiseproof.bench.engines import check_engine
 
     check_engine(engine, workers, address, gpus, at_once)  # in a dry run, too
-    experiments = _experiments(spec, only, seeds, precision, epochs, data_dir=data_dir, left=left)
+    experiments = _experiments(
+        spec, only, seeds, precision, epochs, left, data_dir, check_runs=True
+    )
     if dry_run:
         return _show_plan(experiments, results, data_dir, accelerator, retry_failed, as_json)
     made = run_all(
@@ -259,21 +263,16 @@ def bench_status(
     """
     from noiseproof.bench import status
     from noiseproof.bench.results import holder
-    from noiseproof.bench.tables import list_tables
 
     if spec is None:
         _need_table(
             only=only, seeds=seeds, precision=precision, epochs=epochs, left=left, data_dir=data_dir
         )
-        return _show_left(results, as_json)
-    experiments = _experiments(
-        spec, only, seeds, precision, epochs, data_dir=data_dir, check_runs=False, left=left
-    )
+        return _show_counts("json" if as_json else "text", results)
+    experiments = _experiments(spec, only, seeds, precision, epochs, left, data_dir)
     states = status(experiments, results)
     holders = {
-        run: holder(Path(results), run.key) or {}
-        for run, state in states.items()
-        if state == "running"
+        run: holder(Path(results), run.key) for run, state in states.items() if state == "running"
     }
     if as_json:
         return show_json(
@@ -285,48 +284,12 @@ def bench_status(
     columns, values = _distinguish(states, "dataset", "noise", "method", "seed", hidden=HIDDEN[2:])
     rows = []
     for (run, state), rest in zip(states.items(), values, strict=True):
-        if holders.get(run):
-            state = f"running, process {holders[run]['pid']} on {holders[run]['host']}"
+        process = holders.get(run)
+        if process:
+            state = f"running, process {process['pid']} on {process['host']}"
         rows.append((run.key, state, *rest))
     show(("key", "status", *columns), rows)
-    echo(", ".join(f"{count} {state}" for state, count in Counter(states.values()).items()))
-    if spec in list_tables():
-        _show_reruns(spec, only, precision, epochs, left)
-    return None
-
-
-def _show_reruns(
-    spec: str, only: Sequence[str] | None, precision: str | None, epochs: int | None, left: bool
-) -> None:
-    from noiseproof.bench.reruns import count_cells, rerun_cells
-    from noiseproof.bench.tables import load_table
-
-    table = load_table(spec).only(*only or ()).with_epochs(epochs)
-    cells = count_cells(table, rerun_cells(table, precision))
-    of_runs = f" with {counted(epochs, 'epoch')}" if epochs else ""
-    remedy = "; --left leaves their runs out" if cells.rerun and not left else ""
-    echo(
-        f"Reruns that noiseproof has (`bench table {spec}`){of_runs}: {cells.rerun} of"
-        f" {cells.runnable} cells that can run, {cells.with_all_seeds} with all seeds of the"
-        f" paper{remedy}"
-    )
-
-
-def _show_left(results: str, as_json: bool) -> None:
-    from noiseproof.bench import status
-    from noiseproof.bench.reruns import count_all, runs_left
-    from noiseproof.bench.tables import load_table
-
-    names = ("published", "runnable", "rerun", "with_all_seeds")
-    lines: list[dict[str, Any]] = []
-    for id, counts in count_all().items():
-        states = Counter(status(runs_left(load_table(id)), results).values())
-        left = states.total() - states["done"] - states["failed"]
-        lines.append({"id": id, **{name: getattr(counts, name) for name in names}, "left": left})
-    if as_json:
-        return show_json(lines)
-    head = ("id", "cells", "can run", "rerun", "with all seeds", "runs left")
-    return show(head, [[*map(str, one.values())] for one in lines])
+    return echo(", ".join(f"{n} {state}" for state, n in Counter(states.values()).items()))
 
 
 def _experiments(
@@ -335,33 +298,55 @@ def _experiments(
     seeds: int | None,
     precision: str | None,
     epochs: int | None,
-    *,
-    data_dir: str | None = None,
-    check_runs: bool = True,
     left: bool = False,
+    data_dir: str | None = None,
+    *,
+    check_runs: bool = False,
 ) -> list[Experiment]:
-    """Return the runs of a file or of a table; ``left`` leaves out those with a rerun."""
-    from noiseproof.bench import check, load_experiments
-    from noiseproof.bench.reruns import without_reruns
-    from noiseproof.bench.tables import list_tables, load_table
+    """Return the runs of a file or of a table; ``left`` leaves out those with a rerun.
 
-    if spec in list_tables():
-        table = load_table(spec).only(*only or ()).with_epochs(epochs)
-        experiments = _runs_of(table, seeds, data_dir, precision, check_runs, left)
+    With ``check_runs`` all of them can start; runs of a table without data are left out.
+    """
+    from noiseproof.bench import check, load_experiments
+    from noiseproof.bench.experiment import with_data
+    from noiseproof.bench.reruns import runs_left, without_reruns
+    from noiseproof.bench.tables import list_tables
+
+    is_table = spec in list_tables()
+    if is_table:
+        table = _table_to_run(spec, only, epochs)
+        chosen = range(seeds) if seeds else None
+        experiments = runs_left(table, chosen, precision) if left else table.experiments(chosen)
     else:
         _check_file(spec, only, seeds, epochs)
         experiments = load_experiments(spec, data_dir=data_dir, check_runs=check_runs and not left)
     if precision:  # runs that differed only in this become one
-        experiments = list(
-            dict.fromkeys(dataclasses.replace(e, precision=precision) for e in experiments)
-        )
-    if left and spec not in list_tables():
+        changed = (dataclasses.replace(run, precision=precision) for run in experiments)
+        experiments = list(dict.fromkeys(changed))
+    if left and not is_table:
         experiments = without_reruns(experiments)
-        if check_runs:
-            check(experiments, data_dir)
     if left and not experiments:
         say("Nothing is left to run: the results of all these runs come with noiseproof.")
+    elif check_runs and (is_table or left):
+        experiments, without_data = with_data(experiments, data_dir)
+        for dataset, message in without_data.items():
+            say(f"Left out: the runs on {dataset}. {message}")
+        check(experiments, data_dir)
     return experiments
+
+
+def _table_to_run(id: str, only: Sequence[str] | None, epochs: int | None) -> PaperTable:
+    """Return a table of which some cells can run."""
+    from noiseproof.bench.tables import load_table
+
+    table = load_table(id).only(*only or ()).with_epochs(epochs)
+    if not table.parts:
+        reasons = ", ".join(dict.fromkeys(cell.unavailable for cell in table.cells))
+        raise ValueError(
+            f"Expected cells of {table.id} that can run, got {len(table.cells)} that cannot:"
+            f" {reasons}."
+        )
+    return table
 
 
 def _check_file(
@@ -372,60 +357,25 @@ def _check_file(
 
     from noiseproof.bench.tables import list_tables
 
+    remedies = {
+        "--only": only and "Leave it out.",
+        "--seeds": seeds and f"Write `seed = {list(range(seeds))}` in the file.",
+        "--epochs": epochs and f"Write `epochs = {epochs}` in the file.",
+    }
+    for name, remedy in remedies.items():
+        if remedy:
+            raise ValueError(
+                f"Expected a table of `noiseproof bench table` for {name}, got {spec!r}. {remedy}"
+            )
     path = Path(spec)
+    if path.is_file():
+        return
     near = difflib.get_close_matches(spec, list_tables(), n=3)
-    if near and not path.exists():
-        raise ValueError(
-            f"Expected a file or a table, got {spec!r}. Did you mean {' or '.join(near)}?"
-        )
-    remedies = {}
-    if only:
-        remedies["--only"] = "Leave it out."
-    if seeds:
-        remedies["--seeds"] = f"Write `seed = {list(range(seeds))}` in the file."
-    if epochs:
-        remedies["--epochs"] = f"Write `epochs = {epochs}` in the file."
-    for given, remedy in remedies.items():
-        raise ValueError(
-            f"Expected a table of `noiseproof bench table` for {given}, got {spec!r}. {remedy}"
-        )
-    if not path.is_file():
-        raise ValueError(
-            f"Expected a file or a table of `noiseproof bench table`, got {spec!r}, which is"
-            f" neither.{near_file(path)}"
-        )
-
-
-def _runs_of(
-    table: PaperTable,
-    seeds: int | None,
-    data_dir: str | None,
-    precision: str | None,
-    check_runs: bool,
-    left: bool,
-) -> list[Experiment]:
-    """Return the runs of a table that can be made here; with ``left`` those without a rerun, in
-    ``precision`` or in any.
-    """
-    from noiseproof.bench import check
-    from noiseproof.bench.experiment import with_data
-    from noiseproof.bench.reruns import runs_left
-
-    if not table.parts:
-        reasons = ", ".join(dict.fromkeys(cell.unavailable for cell in table.cells))
-        raise ValueError(
-            f"Expected cells of {table.id} that can run, got {len(table.cells)} that cannot:"
-            f" {reasons}."
-        )
-    chosen = range(seeds) if seeds else None
-    experiments = runs_left(table, chosen, precision) if left else table.experiments(chosen)
-    if not experiments or not check_runs:
-        return experiments
-    experiments, without_data = with_data(experiments, data_dir)
-    for dataset, message in without_data.items():
-        say(f"Left out: the runs on {dataset}. {message}")
-    check(experiments, data_dir)
-    return experiments
+    remedy = f" Did you mean {' or '.join(near)}?" if near else near_file(path)
+    raise ValueError(
+        "Expected a file or a table of `noiseproof bench table`, got"
+        f" {spec!r}, which is neither.{remedy}"
+    )
 
 
 @bench_app.command(
@@ -478,13 +428,12 @@ def bench_table(
         raise ValueError(f"Expected a --format of text, csv, {', '.join(FORMATS)}, got {format!r}.")
     form = "json" if as_json else format
     if id is None:
-        changed = results != "results"
-        _need_table(results=changed, only=only, seeds=seeds, precision=precision, epochs=epochs)
-        return _show_worst(worst, form) if worst else _show_counts(form)
+        _need_table(only=only, seeds=seeds, precision=precision, epochs=epochs)
+        return _show_worst(worst, form) if worst else _show_counts(form, results)
     if worst:
         raise ValueError(f"Expected no table with --worst, which is about all of them, got {id!r}.")
     if id not in list_tables() and id.endswith(".toml"):
-        sweep = _experiments(id, only, seeds, precision, epochs, check_runs=False)
+        sweep = _experiments(id, only, seeds, precision, epochs)
         return _show_sweep(sweep, results, form)
     table = load_table(id).only(*only or ())
     chosen = range(seeds) if seeds else None
@@ -523,9 +472,9 @@ def _show_paper_table(
     known = read_results(results, _say_damaged)
     yours = compare_cells(table.with_epochs(epochs), known, seeds, precision)
     reruns = rerun_cells(table, precision)  # of what was published, whatever the epochs of yours
-    if form in ("json", "csv"):
+    if form in RECORDS:
         both = zip(yours, reruns, strict=True)
-        return _show_records(form, [_record(table, *pair, flat=form == "csv") for pair in both])
+        return RECORDS[form]([_record(table, *pair, flat=form == "csv") for pair in both])
     if form != "text":
         return echo(render(table, yours, reruns, form), nl=False)
     columns, rows = lines(yours, reruns)
@@ -534,29 +483,19 @@ def _show_paper_table(
     return echo("\n".join([*notes(table, yours, reruns), *explain(table, reruns)]))
 
 
-def _show_records(form: str, records: Sequence[Mapping[str, Any]]) -> None:
-    if form == "json":
-        show_json(records)
-    else:
-        show_csv(records)
-
-
 def _show_worst(count: int, form: str) -> None:
     from noiseproof.bench.reruns import find_diagnosis, largest_differences
     from noiseproof.bench.tables import CellComparison, lines
 
-    tables = []
-    reruns = []
-    for table, rerun in largest_differences(count):
-        tables.append(table)
-        reruns.append(rerun)
-    own = [CellComparison(rerun.cell) for rerun in reruns]
-    if form in ("json", "csv"):
-        compared = zip(tables, own, reruns, strict=True)
-        return _show_records(form, [_record(*one, flat=form == "csv") for one in compared])
+    worst = [
+        (table, CellComparison(rerun.cell), rerun) for table, rerun in largest_differences(count)
+    ]
+    if form in RECORDS:
+        return RECORDS[form]([_record(*one, flat=form == "csv") for one in worst])
+    _, own, reruns = zip(*worst, strict=True)
     columns, cells = lines(own, reruns)
     rows = []
-    for table, rerun, texts in zip(tables, reruns, cells, strict=True):
+    for (table, _, rerun), texts in zip(worst, cells, strict=True):
         why = find_diagnosis(table, rerun.cell) or {}
         rows.append((table.id, *texts, why.get("sweep", "")))
     head = ("table", *columns, "experiment on why")
@@ -585,30 +524,30 @@ def _record(
     }
 
 
-def _show_counts(form: str) -> None:
-    from functools import reduce
-    from operator import add
-
-    from noiseproof.bench.reruns import count_all
+def _show_counts(form: str, results: str) -> None:
+    """List the tables: how many cells can run and were rerun, and how many runs are left."""
+    from noiseproof.bench import status
+    from noiseproof.bench.reruns import count_all, runs_left
     from noiseproof.bench.tables import load_table
 
-    counts = count_all()
-    tables = {id: load_table(id) for id in counts}
-    if form in ("json", "csv"):
-        records = []
-        for id, table in tables.items():
-            about = {"paper": table.paper, "table": table.number, "title": table.title}
-            records.append({"id": id, **about, "runs": table.runs, **vars(counts[id])})
-        return _show_records(form, records)
-    titles = {id: table.title for id, table in tables.items()} | {"all": ""}
-    counts["all"] = reduce(add, counts.values())
+    records = []
+    for id, counts in count_all().items():
+        table = load_table(id)
+        states = Counter(status(runs_left(table), results).values())
+        left = states.total() - states["done"] - states["failed"]
+        about = {"paper": table.paper, "table": table.number, "title": table.title}
+        records.append({"id": id, **about, "runs": table.runs, **vars(counts), "left": left})
+    if form in RECORDS:
+        return RECORDS[form](records)
+    numbers = ("published", "runnable", "rerun", "with_all_seeds", "judged", "within", "left")
+    sums = {name: sum(one[name] for one in records) for name in numbers}
     rows = []
-    for id, one in counts.items():
-        numbers = (one.published, one.runnable, one.rerun, one.with_all_seeds)
-        agree = f"{one.within} of {one.judged}"
-        rows.append((id, titles[id], *map(str, numbers), agree))
-    head = ("id", "what it shows", "cells", "can run", "rerun", "with all seeds", "|z| ≤ 2")
-    return _show_table(form, "The papers' tables", head, rows, left=2)
+    for one in (*records, {"id": "all", "title": "", **sums}):
+        counted_cells = [str(one[name]) for name in numbers[:4]]
+        agree = f"{one['within']} of {one['judged']}"
+        rows.append((one["id"], one["title"], *counted_cells, agree, str(one["left"])))
+    cells = ("cells", "can run", "rerun", "with all seeds", "|z| ≤ 2", "runs left")
+    return _show_table(form, "The papers' tables", ("id", "what it shows", *cells), rows, left=2)
 
 
 def _show_table(
@@ -638,54 +577,55 @@ def _show_sweep(experiments: Sequence[Experiment], results: str, form: str) -> N
     groups = summarise_sweep(experiments, read_results(results, _say_damaged))
     if form == "json":
         return show_json([dataclasses.asdict(group) for group in groups])
-    if form == "csv":
-        return _show_sweep_csv(groups)
-    columns, texts = _distinguish(
-        (data_of(g.entries[0].run) for g in groups), "dataset", "noise", hidden=HIDDEN
+    of_data, titles = _distinguish(
+        (data_of(group.entries[0].run) for group in groups), "dataset", "noise", hidden=HIDDEN
     )
-    for group, data in zip(groups, texts, strict=True):
-        title = ", ".join(f"{name} {text}" for name, text in zip(columns, data, strict=True))
-        names, values = _distinguish(
-            (entry.run for entry in group.entries), "method", hidden=HIDDEN
-        )
-        rows = []
-        for entry, value in zip(group.entries, values, strict=True):
-            mean = "" if entry.place.mean is None else f"{entry.place.mean:.4f}"
-            if entry.std is not None:
-                mean += f" ± {entry.std:.4f}"
-            seeds = f"{entry.place.seeds}/{entry.wanted}"
-            if entry.place.failed:
-                seeds += f", {entry.place.failed} failed"
-            rows.append((*value, mean, _p(entry.place.p), seeds))
-        head = (*names, group.metric.replace("_", " "), "p against the first", "seeds")
-        if form == "text":
-            echo(title)
-        _show_table(form, title, head, rows, [group.recommendation, NOTE], left=len(names))
-        if form == "text":
-            echo(group.recommendation + "\n")
+    runs = [entry.run for group in groups for entry in group.entries]
+    names, values = _distinguish(runs, *of_data, "method", hidden=HIDDEN)
+    named = dict(zip(runs, values, strict=True))
+    if form == "csv":
+        records = []
+        for group in groups:
+            for entry in group.entries:
+                record = dict(zip(names, named[entry.run], strict=True))
+                records.append(record | {"metric": group.metric} | _entry_record(entry))
+        return show_csv(records)
+    skipped = len(of_data)
+    for group, data in zip(groups, titles, strict=True):
+        title = ", ".join(f"{name} {text}" for name, text in zip(of_data, data, strict=True))
+        rows = [(*named[entry.run][skipped:], *_entry_cells(entry)) for entry in group.entries]
+        head = (*names[skipped:], group.metric.replace("_", " "), "p against the first", "seeds")
+        notes = [group.recommendation, NOTE]
+        if form != "text":
+            _show_table(form, title, head, rows, notes, left=len(names) - skipped)
+            continue
+        echo(title)
+        show(head, rows)
+        echo(group.recommendation + "\n")
     return echo(NOTE) if form == "text" else None
 
 
-def _show_sweep_csv(groups: Sequence[Group]) -> None:
-    entries = [(group.metric, entry) for group in groups for entry in group.entries]
-    names, values = _distinguish(
-        (entry.run for _, entry in entries), "dataset", "noise", "method", hidden=HIDDEN
-    )
-    show_csv(
-        [
-            {
-                **dict(zip(names, value, strict=True)),
-                "metric": metric,
-                "mean": entry.place.mean,
-                "std": entry.std,
-                "p": entry.place.p,
-                "seeds": entry.place.seeds,
-                "failed": entry.place.failed,
-                "wanted": entry.wanted,
-            }
-            for (metric, entry), value in zip(entries, values, strict=True)
-        ]
-    )
+def _entry_record(entry: Entry) -> dict[str, Any]:
+    place = entry.place
+    return {
+        "mean": place.mean,
+        "std": entry.std,
+        "p": place.p,
+        "seeds": place.seeds,
+        "failed": place.failed,
+        "wanted": entry.wanted,
+    }
+
+
+def _entry_cells(entry: Entry) -> tuple[str, str, str]:
+    place = entry.place
+    mean = "" if place.mean is None else f"{place.mean:.4f}"
+    if entry.std is not None:
+        mean += f" ± {entry.std:.4f}"
+    seeds = f"{place.seeds}/{entry.wanted}"
+    if place.failed:
+        seeds += f", {place.failed} failed"
+    return mean, _p(place.p), seeds
 
 
 def _p(p: float | None) -> str:
@@ -721,9 +661,7 @@ def bench_compare(
     missing: Annotated[
         str | None, option("refuse (default) or impute missing values of a table.")
     ] = None,
-    noise: Annotated[
-        str, option("Noise to add to the training labels.", complete=names("noises"))
-    ] = "none",
+    noise: Noise = "none",
     methods: Annotated[
         str | None,
         option(
@@ -751,15 +689,11 @@ def bench_compare(
     from noiseproof.core.grammar import split_specs
     from noiseproof.train import Settings
 
-    if text is not None and missing is not None:
-        raise ValueError(
-            "Expected no --missing with --text, since it is about columns of a table. Leave it out."
-        )
-    dataset, notes = data, list[str]()
+    dataset = data
+    notes: list[str] = []
     if label is not None:
-        options: dict[str, Any] = {"text": text}
-        if text is None:
-            options = {"missing": missing or "refuse"}
+        given = {"text": text, "missing": missing}
+        options = {name: value for name, value in given.items() if value is not None}
         dataset, notes = split_table(data, label, results, test=test, **options)
     elif test or text or missing or data.endswith((".csv", ".tsv", ".gz", ".parquet", ".pq")):
         raise ValueError(

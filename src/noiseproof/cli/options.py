@@ -2,9 +2,8 @@
 
 import json
 import os
-import re
 import sys
-from collections.abc import Callable, Iterable, MutableMapping
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
@@ -50,41 +49,13 @@ def columns(several: bool = False) -> Complete:
     return complete
 
 
-def _join_broken_words(environ: MutableMapping[str, str]) -> str:
-    """Undo that bash breaks words at @, = and :, and return the beginning of the last word, which
-    bash leaves as it is.
-
-    ``a:b`` comes as the words ``a``, ``:`` and ``b``, of which ``b`` is replaced; of ``a@b`` it is
-    ``@b``.
-    """
-    if not environ.get("_NOISEPROOF_COMPLETE", "").endswith("_bash") or "COMP_WORDS" not in environ:
-        return ""
-    broken = environ["COMP_WORDS"].split("\n")[: int(environ["COMP_CWORD"]) + 1]
-    words = re.sub(r"\n([@=:]+)(\n(?=.)|\Z)", r"\1", "\n".join(broken)).split("\n")
-    if words[-1].startswith("--"):
-        words[-1:] = words[-1].split("=", 1)
-    kept = words[-1]
-    if not re.fullmatch("[=:]+", broken[-1]):
-        kept = kept.removesuffix(broken[-1]).removesuffix("@")
-    words[-1] = words[-1].removeprefix(kept)
-    environ["COMP_WORDS"] = "\n".join(words)
-    environ["COMP_CWORD"] = str(len(words) - 1)
-    return kept
-
-
-_KEPT = _join_broken_words(os.environ)  # before typer reads them
-
-
 def _matching(values: Iterable[str], incomplete: str, several: bool) -> list[str]:
-    incomplete = _KEPT + incomplete
-    before, last = "", incomplete
+    before = ""
+    last = incomplete
     if several:
         before, comma, last = incomplete.rpartition(",")
         before += comma
-    matches = {value for value in values if value.startswith(last)}
-    if "@" not in last:  # the many settings of papers only from NAME@ on
-        matches = {value for value in matches if "@" not in value}
-    return [(before + value).removeprefix(_KEPT) for value in sorted(matches)]
+    return sorted({before + value for value in values if value.startswith(last)})
 
 
 def _known_names() -> dict[str, list[str]]:
@@ -95,17 +66,16 @@ def _known_names() -> dict[str, list[str]]:
     with suppress(Exception):  # no home, no file, or one that something else wrote
         stored = json.loads(Path(CACHE).expanduser().read_text("utf-8"))
         if stored["state"] == state:
-            return {kind: [*map(str, known)] for kind, known in stored["names"].items()}
-    # a plug-in that cannot be loaded: the command says why, not the shell
+            return dict(stored["names"])
+    known: dict[str, list[str]] = {}
+    # a plug-in that cannot be loaded, or no home: the command says why, not the shell
     with suppress(Exception):
         known = _registered_names()
-        with suppress(OSError, RuntimeError):
-            path = Path(CACHE).expanduser()
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with replacing(path, sync=False) as part:
-                part.write_text(json.dumps({"state": state, "names": known}), "utf-8")
-        return known
-    return {}
+        path = Path(CACHE).expanduser()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path, sync=False) as part:
+            part.write_text(json.dumps({"state": state, "names": known}), "utf-8")
+    return known
 
 
 def _state() -> list[str]:
@@ -117,11 +87,10 @@ def _state() -> list[str]:
     # where entry points of plug-ins would be
     installed = [path for path in sys.path if path.endswith("-packages")]
     plugins = os.environ.get(PLUGINS, "")
-    files = [name for name in plugins.split(",") if name.endswith(".py")]
     package = str(Path(noiseproof.__file__).parent)
     changed = [
         f"{path} {os.stat(path).st_mtime_ns}"
-        for path in [package, *installed, *files]
+        for path in [package, *installed, *plugins.split(",")]
         if os.path.exists(path)
     ]
     return [noiseproof.__version__, plugins, *changed]
@@ -138,16 +107,13 @@ def _registered_names() -> dict[str, list[str]]:
     from noiseproof.losses import LOSSES
     from noiseproof.models import MODELS
     from noiseproof.noise import NOISES
-    from noiseproof.papers import loss_presets, method_presets
     from noiseproof.train import METHODS
     from noiseproof.train.protocols import protocols
 
     load_plugins()
-    losses = [*LOSSES, *(f"{name}@{paper}" for name, paper, *_ in loss_presets())]
-    methods = [*METHODS, *(f"{name}@{paper}" for name, paper, *_ in method_presets())]
     return {
-        "methods": methods + losses,
-        "losses": losses,
+        "methods": [*METHODS, *LOSSES],
+        "losses": list(LOSSES),
         "datasets": list(DATASETS),
         "noises": list(NOISES),
         "models": list(MODELS),

@@ -86,10 +86,10 @@ def compare_words(one: NDArray[Any], two: NDArray[Any], columns: int = 1) -> dic
     more than chance, by the chi-squared test.
     """
     from scipy.stats import chi2_contingency
+    from scipy.stats.contingency import crosstab
 
-    words, codes = np.unique(np.concatenate([one, two]).astype(str), return_inverse=True)
-    sides = (codes[: len(one)], codes[len(one) :])
-    counts = np.stack([np.bincount(side, minlength=len(words)) for side in sides])
+    side = np.repeat([0, 1], [len(one), len(two)])
+    (_, words), counts = crosstab(side, np.concatenate([one, two]).astype(str))  # (2, words)
     is_rare = counts.sum(axis=0) < RARE
     words = words[~is_rare]
     counts = np.column_stack([counts[:, ~is_rare], counts[:, is_rare].sum(axis=1)])
@@ -99,10 +99,7 @@ def compare_words(one: NDArray[Any], two: NDArray[Any], columns: int = 1) -> dic
     shares = counts / counts.sum(axis=1, keepdims=True)  # (2, words + 1)
     separation = np.abs(shares[0] - shares[1]).sum() / 2
     most = np.argsort(-shares[:, :-1].max(axis=0), kind="stable")[:MOST_WORDS]
-    shown = [
-        [str(words[k]), round(float(shares[0, k]), 3), round(float(shares[1, k]), 3)]
-        for k in most.tolist()
-    ]
+    shown = [[str(words[k]), *shares[:, k].round(3).tolist()] for k in most.tolist()]
     return {"separation": round(float(separation), 4), "words": shown}
 
 
@@ -170,22 +167,19 @@ class Nearby:
         self.position = {row: i for i, row in enumerate(row.tolist())}
         self.typical = lru_cache(maxsize=1024)(self._typical)
 
-    def nearest(self, row: int, label: int, count: int) -> list[tuple[int, float]]:
-        """Return the ``count`` rows of a class nearest to ``row``, without itself, and their
-        euclidean distances.
-        """
+    def nearest(self, row: int, label: int, count: int) -> list[int]:
+        """Return the ``count`` rows of a class nearest to ``row``, without itself."""
         at = self.position.get(row)
         if at is None:
             return []
         others = np.flatnonzero((self.given == label) & (self.row != row))
         return self._closest(others, self.x[at], count)
 
-    def _closest(
-        self, among: NDArray[Any], center: NDArray[Any], count: int
-    ) -> list[tuple[int, float]]:
+    def _closest(self, among: NDArray[Any], center: NDArray[Any], count: int) -> list[int]:
+        """Return the rows with the smallest euclidean distance to ``center``."""
         distance = np.linalg.norm(self.x[among] - center, axis=1)
-        order = np.lexsort((self.row[among], distance))[:count]
-        return [(int(self.row[among[i]]), float(distance[i])) for i in order.tolist()]
+        rows = self.row[among]
+        return [int(row) for row in rows[np.lexsort((rows, distance))[:count]]]
 
     def _typical(self, label: int) -> list[int]:
         """Return rows of a class, the most central first, of those with the best labels."""
@@ -195,4 +189,4 @@ class Nearby:
         most = max(10, round(TYPICAL * len(of_class)))
         best = of_class[np.argsort(-self.quality[of_class], kind="stable")[:most]]
         center = np.median(self.x[best], axis=0)
-        return [row for row, _ in self._closest(best, center, 10)]
+        return self._closest(best, center, 10)

@@ -12,7 +12,7 @@ from noiseproof.audit.inputs import read_again
 from noiseproof.audit.sources import Source
 from noiseproof.audit.sources.base import AuditData, NoRows
 from noiseproof.review.comparisons import ColumnRanking, Nearby, WordRanking
-from noiseproof.review.queue import Issues
+from noiseproof.review.issues import Issues
 
 MOST_ANNOTATORS = 500  # that a page has
 MOST_ROWS = 500  # disputed ones of each annotator, that a page has
@@ -170,10 +170,10 @@ class Context(Prepared):
             words = self.words.between(row, given, suggested)
         groups = {"duplicates": self.issues.duplicates(row)}
         if self.nearby is not None:
-            for side, label in (("given", given), ("suggested", suggested)):
-                near = self.nearby.nearest(row, label, NEAREST)
-                groups[f"nearest_{side}"] = [other for other, _ in near]
-            for side, label in (("given", given), ("suggested", suggested)):
+            sides = {"given": given, "suggested": suggested}
+            for side, label in sides.items():
+                groups[f"nearest_{side}"] = self.nearby.nearest(row, label, NEAREST)
+            for side, label in sides.items():
                 typical = [other for other in self.nearby.typical(label) if other != row]
                 groups[f"typical_{side}"] = typical[:TYPICAL]
         self.sent.update(*groups.values())

@@ -21,7 +21,8 @@ from noiseproof.judge.measure.design import (
     propose,
 )
 from noiseproof.judge.measure.estimate import Population, measure
-from noiseproof.review.queue import Queue, rounded
+from noiseproof.review.issues import rounded
+from noiseproof.review.queue import Queue
 
 
 def command(name: str, audit: Audit, decisions: Path) -> str:
@@ -43,32 +44,30 @@ class QuestionPlan:
     mixture: str = ""  # of --propose
 
 
-class Panel:
-    """What a page shows of the measured decisions, while there are any."""
+def population(audit: Audit, design: Design | None) -> Population | None:
+    """Return what measured decisions speak of, None where nothing is measured."""
+    return None if design is None else Population.of(audit, design)
 
-    def __init__(self, audit: Audit, design: Design | None) -> None:
-        self.population = None if design is None else Population.of(audit, design)
 
-    def show(self, answers: Sequence[Decision]) -> dict[str, Any] | None:
-        """Return the estimates by all ``answers``; None while nothing is measured."""
-        measured = measure(self.population, answers)
-        if measured is None:
-            return None
-        people = measured.reviewers
-        if people is not None:
-            agreement = {
-                "rows": people.rows,
-                "same": people.same,
-                "kappa": rounded(people.kappa),
-            }
-        return {
-            "decisions": measured.decisions,
-            "rate": asdict(measured.rate),
-            "wrong_left": asdict(measured.wrong_left),
-            "precision": measured.precision and asdict(measured.precision),
-            "agreement": people and agreement,
-            "to_halve": measured.to_halve,
-        }
+def show_estimates(
+    population: Population | None, answers: Sequence[Decision]
+) -> dict[str, Any] | None:
+    """Return what a page shows of the measured ``answers``; None while there are none."""
+    measured = measure(population, answers)
+    if measured is None:
+        return None
+    people = measured.reviewers
+    agreement = None
+    if people is not None:
+        agreement = {"rows": people.rows, "same": people.same, "kappa": rounded(people.kappa)}
+    return {
+        "decisions": measured.decisions,
+        "rate": asdict(measured.rate),
+        "wrong_left": asdict(measured.wrong_left),
+        "precision": measured.precision and asdict(measured.precision),
+        "agreement": agreement,
+        "to_halve": measured.to_halve,
+    }
 
 
 class Measuring:
@@ -90,7 +89,7 @@ class Measuring:
 
     def _prepare(self) -> None:
         self.design = open_design(self.audit, seed=self.plan.seed)
-        self.panel = Panel(self.audit, self.design)
+        self.population = population(self.audit, self.design)
         self.total = min(self.plan.count, len(self.queue.issues))  # no row is measured twice
 
     def _update(self) -> None:
@@ -100,7 +99,7 @@ class Measuring:
         self.answers = self.queue.log.answers()
         self.measured = measured_answers(self.answers)
         self.open = self._open_questions()
-        self.estimates = self.panel.show(self.answers)
+        self.estimates = show_estimates(self.population, self.answers)
 
     def _open_questions(self) -> list[Question]:
         return self.design.questions(self.answers, self.plan.count, repeats=self.plan.repeats)
@@ -143,17 +142,22 @@ class Measuring:
 
     def describe(self) -> dict[str, Any]:
         """Return what the page needs to know once."""
-        purposes = {
-            "measure": "shows all that was measured, and calls labels wrong by it.",
-            "review": "shows the labels that are called wrong, to decide on them.",
-            "apply": "writes the corrected data.",
-        }
-        path = self.queue.log.path
         following = [
-            {"command": command(name, self.audit, path), "why": why}
-            for name, why in purposes.items()
+            {"command": command, "why": why} for command, why in self._next_commands().items()
         ]
         return {"blind": self.plan.blind, "next": following}
+
+    def _next_commands(self) -> dict[str, str]:
+        path = self.queue.log.path
+        return {
+            command("measure", self.audit, path): (
+                "shows all that was measured, and calls labels wrong by it."
+            ),
+            command("review", self.audit, path): (
+                "shows the labels that are called wrong, to decide on them."
+            ),
+            command("apply", self.audit, path): "writes the corrected data.",
+        }
 
     def state(self, reviewer: str) -> dict[str, Any]:
         """Return the question that is asked now (null: all are answered), the last answer, and what
@@ -258,7 +262,7 @@ class Proposing(Measuring):
             design = open_design(self.audit, seed=self.plan.seed)
         self.proposals = propose(self.audit, design, answers, mixture, self.plan.count)
         self.measures = {proposal.row: proposal.purpose == "measure" for proposal in self.proposals}
-        self.panel = Panel(self.audit, read_design(self.audit))
+        self.population = population(self.audit, read_design(self.audit))
         self.total = len(self.proposals)
 
     def _open_questions(self) -> list[Question]:
@@ -284,8 +288,11 @@ class Proposing(Measuring):
         return self.total - len(self.open)
 
     def describe(self) -> dict[str, Any]:
+        return super().describe() | {"done": "looked at"}
+
+    def _next_commands(self) -> dict[str, str]:
         folder = shlex.quote(str(self.audit.folder))
-        following = {
+        return {
             f"noiseproof audit {folder} --again": (
                 "learns the decisions, and ranks the other labels again."
             ),
@@ -294,5 +301,3 @@ class Proposing(Measuring):
             ),
             f"noiseproof apply {folder}": "writes the corrected data.",
         }
-        commands = [{"command": command, "why": why} for command, why in following.items()]
-        return {"blind": self.plan.blind, "next": commands, "done": "looked at"}

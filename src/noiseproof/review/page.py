@@ -23,8 +23,8 @@ from noiseproof.review.context import (
     hidden_columns,
     leading_columns,
 )
+from noiseproof.review.issues import Issues, rounded
 from noiseproof.review.projection import BYTES, MOST, Projection
-from noiseproof.review.queue import Issues, rounded
 
 THUMBNAIL = 192  # pixels of a picture inside a page
 SCRIPTS = (

@@ -16,6 +16,8 @@ from noiseproof.audit.decisions import Decision, DecisionLog
 from noiseproof.audit.plan import differ, independent_pair
 from noiseproof.audit.rows import mixed
 from noiseproof.judge.measure.interval import agreement
+from noiseproof.judge.saved import ROW_CHOICES
+from noiseproof.review.issues import Issues
 
 SECONDS = 240.0  # without a sign of the person, after which a row is free again
 MOST_CHANGES = 500  # rows in one answer; a page that missed more loads its list again
@@ -25,30 +27,29 @@ class Leases:
     """The row that each tab of each reviewer shows, in memory only; thread-safe.
 
     >>> leases = Leases()
-    >>> leases.take(7, "ann"), leases.take(7, "bob"), leases.take(8, "ann"), leases.take(7, "bob")
-    (None, 'ann', None, None)
+    >>> leases.take(7, "ann")
+    >>> leases.take(7, "bob")
+    >>> leases.rows()
+    {7: 'ann'}
     """
 
     def __init__(
         self, seconds: float = SECONDS, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self.seconds, self.clock = seconds, clock
+        self.seconds = seconds
+        self.clock = clock
         # (reviewer, tab) → row and end of the lease
         self._held: dict[tuple[str, str], tuple[int, float]] = {}
         self._lock = threading.Lock()
 
-    def take(self, row: int, reviewer: str, tab: str = "") -> str | None:
-        """Move a tab to ``row``; return the name of another person who is there already and keeps
-        it, else None.
-        """
+    def take(self, row: int, reviewer: str, tab: str = "") -> None:
+        """Move a tab to ``row``, unless another person is there already."""
         with self._lock:
             self._forget()
             self._held.pop((reviewer, tab), None)
-            for (name, _), (at, _) in self._held.items():
-                if at == row and name != reviewer:
-                    return name
-            self._held[reviewer, tab] = row, self.clock() + self.seconds
-            return None
+            at_row = {name for (name, _), (at, _) in self._held.items() if at == row}
+            if at_row <= {reviewer}:
+                self._held[reviewer, tab] = row, self.clock() + self.seconds
 
     def give_back(self, reviewer: str, tab: str = "") -> None:
         with self._lock:
@@ -75,26 +76,19 @@ class People:
     """
 
     def __init__(
-        self,
-        rows: NDArray[np.int64],
-        num_classes: int,
-        log: DecisionLog,
-        names: Sequence[str] = ("",),
-        *,
-        overlap: float = 0.0,
-        leases: Leases | None = None,
+        self, issues: Issues, log: DecisionLog, names: Sequence[str] = ("",), overlap: float = 0.0
     ) -> None:
+        count = len(issues)
+        self.issues = issues
         self.log = log
         self.names = names
-        self.leases = leases or Leases()
-        self.num_classes = num_classes
-        self.position = {row: i for i, row in enumerate(rows.tolist())}
+        self.leases = Leases()
         self.several = len(names) > 1
         # (N,)
-        self.is_overlap: NDArray[np.bool_] = hashed(rows) < (overlap if self.several else 0)
-        self.is_conflict = np.zeros(len(rows), dtype=bool)
-        self.is_decided = np.zeros(len(rows), dtype=bool)
-        self.opinions = np.zeros(len(rows), dtype=np.int16)  # people who decided
+        self.is_overlap = hashed(issues.row) < (overlap if self.several else 0)
+        self.choice = np.zeros(count, dtype=np.int8)  # 0: open, else 1 + the number of the choice
+        self.is_conflict = np.zeros(count, dtype=bool)
+        self.opinions = np.zeros(count, dtype=np.int16)  # people who decided
         self.decided: dict[str, NDArray[np.bool_]] = {}  # (N,) of each reviewer
         self.pairs: dict[int, tuple[Decision, Decision]] = {}  # independent answers on a row
         # rows, as they were decided; the number of them is the version of a page
@@ -105,14 +99,15 @@ class People:
 
     def count(self, row: int) -> None:
         """Renew what is known of a row after a decision on it."""
-        i = self.position.get(row)
+        i = self.issues.position.get(row)
         if i is None:
             return
-        lines = [line for line in self.log.standing.lines(row) if line.decision != "note"]
+        decision = self.log.get(row)
+        self.choice[i] = 0 if decision is None else 1 + ROW_CHOICES.index(decision.decision)
+        lines = self._choices(row)
         names = {line.reviewer for line in lines}
         for name in {*self.decided, *names}:
             self._decided(name)[i] = name in names
-        self.is_decided[i] = self.log.get(row) is not None
         self.opinions[i] = len(names)
         self.is_conflict[i] = differ(lines)
         pair = independent_pair(lines)
@@ -122,33 +117,40 @@ class People:
             self.pairs[row] = pair
         self.changes.append(row)
 
+    def _choices(self, row: int) -> list[Decision]:
+        """Return what stands of the decisions on a row, without notes."""
+        return [line for line in self.log.standing.lines(row) if line.decision != "note"]
+
     def _decided(self, name: str) -> NDArray[np.bool_]:
-        return self.decided.setdefault(name, np.zeros(len(self.position), dtype=bool))
+        return self.decided.setdefault(name, np.zeros(len(self.issues), dtype=bool))
+
+    def choice_for(self, reviewer: str) -> NDArray[np.int8]:
+        """Return ``choice`` as a reviewer may see it: open where a second opinion is asked for."""
+        return np.where(self.asks_again(reviewer), np.int8(0), self.choice)
 
     def asks_again(self, reviewer: str, at: Any = slice(None)) -> NDArray[np.bool_]:
         """Which issues, (N,), or that ``at`` a place, need a second opinion of this reviewer, who
         sees no first.
         """
-        has_one = self.is_decided[at] & (self.opinions[at] == 1)
+        has_one = (self.choice[at] > 0) & (self.opinions[at] == 1)
         return np.asarray(self.is_overlap[at] & has_one & ~self._decided(reviewer)[at])
 
     def is_asked_again(self, row: int, reviewer: str) -> bool:
         """Return whether a decision of this reviewer on a row is a second opinion."""
-        return bool(self.asks_again(reviewer, self.position[row]))
+        return bool(self.asks_again(reviewer, self.issues.position[row]))
 
     def describe(self, row: int, reviewer: str) -> dict[str, Any]:
         """Return what the page shows of a row about other people: who decided what, and whether
         they disagree.
         """
-        lines = [line for line in self.log.standing.lines(row) if line.decision != "note"]
-        last = {line.reviewer: line for line in lines}
+        last = {line.reviewer: line for line in self._choices(row)}
         by = []
         if (self.several or len(last) > 1) and not self.is_asked_again(row, reviewer):
             by = [
                 {"reviewer": name, "decision": line.decision, "label": line.label}
                 for name, line in last.items()
             ]
-        return {"by": by, "conflict": bool(self.is_conflict[self.position[row]])}
+        return {"by": by, "conflict": bool(self.is_conflict[self.issues.position[row]])}
 
     def show(self, reviewer: str) -> dict[str, Any]:
         """Return who reviews, what each decided, where they are, and how far they agree."""
@@ -180,7 +182,7 @@ class People:
         answers: list[Decision] = []
         for first, second in list(self.pairs.values()):
             answers += [first._replace(asked=""), second]
-        agreed = agreement(answers, self.num_classes)
+        agreed = agreement(answers, len(self.issues.classes))
         if agreed is None:
             return None
         return asdict(agreed) | {"kappa": None if math.isnan(agreed.kappa) else agreed.kappa}

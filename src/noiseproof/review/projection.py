@@ -12,7 +12,7 @@ from noiseproof.audit.files import Audit, cache_beside
 from noiseproof.audit.inputs import read_again
 from noiseproof.audit.sources.base import NoRows
 from noiseproof.review.context import Context, Prepared
-from noiseproof.review.queue import Issues
+from noiseproof.review.issues import Issues
 
 MOST = 50_000  # rows on a map, so that a browser draws it at once
 FITTED = 20_000  # rows that the principal components are fitted to

@@ -1,14 +1,12 @@
-"""The issues of an audit in the order of their review: filtered, sorted, searched, and the
-decisions on them.
+"""Issues of an audit in the order of their review: filtered, searched, and the decisions on
+them.
 """
 
 from __future__ import annotations
 
 import hashlib
-import math
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import chain
 from pathlib import Path
@@ -16,6 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field
 
 from noiseproof.audit.decisions import (
     NO_ROW,
@@ -25,127 +24,23 @@ from noiseproof.audit.decisions import (
     DecisionLog,
     resolve_merges,
 )
-from noiseproof.audit.files import NUMBERS, Audit, check_decisions
+from noiseproof.audit.files import Audit, check_decisions
 from noiseproof.audit.sources import Source
 from noiseproof.audit.sources.base import NoRows
-from noiseproof.judge.issues import badges
 from noiseproof.judge.issues.spelling import spellings_of
 from noiseproof.judge.saved import ROW_CHOICES, RowChoice
+from noiseproof.review.issues import Issues, Sort
 from noiseproof.review.people import People
 
-Sort = Literal["quality", "given", "suggested", "row", "id"]
 State = Literal[
     "open", "decided", "conflict", "accept", "keep", "other", "skip", "exclude", "unclear"
 ]
 KEPT = 64  # selections of rows in memory, the last ones
-DUPLICATES = 10  # that are shown of a row
+COUNTABLE = 2**53 - 1  # the largest integer that is exact in JavaScript
 
 
 class UnknownSelection(KeyError):
     """A list of rows to filter by that is no longer kept."""
-
-
-class Issues:
-    """Issues from the worst label to the best, or with ``everything`` all audited rows."""
-
-    def __init__(self, audit: Audit, everything: bool = False) -> None:
-        import pandas as pd
-
-        if not everything:
-            audit = replace(audit, issues=audit.issues[audit.issues["is_label_issue"]])
-        frame = audit.issues
-        self.classes = audit.classes
-        self.row: NDArray[np.int64] = frame["row"].to_numpy(dtype=np.int64)
-        self.id: list[str] = frame["id"].tolist()
-        self.why: list[str] = frame["why"].tolist()
-        self.given = audit.class_numbers("given_label")
-        self.suggested = audit.class_numbers("suggested_label")
-        self.is_issue = frame["is_label_issue"].to_numpy(dtype=bool)
-        self.numbers = {name: frame[name].to_numpy(dtype=np.float64) for name in NUMBERS}
-        self.quality = self.numbers["label_quality"]
-        self.marks = {
-            text: frame[name].to_numpy().astype(str) == "True"
-            for name, text in badges().items()
-            if name in frame
-        }
-        groups = pd.to_numeric(frame["duplicate_group"], errors="coerce")
-        self.group = groups.fillna(-1).to_numpy(dtype=np.int64)  # of near-duplicates
-        self.position = {row: i for i, row in enumerate(self.row.tolist())}
-        rows = max(int(audit.config["source_rows"]), int(self.row.max(initial=-1)) + 1)
-        self.at = np.full(rows, -1)  # row of the source → position
-        self.at[self.row] = np.arange(len(self.row))
-        self.order = lru_cache(self._order)  # ten of them
-
-    def __len__(self) -> int:
-        return len(self.row)
-
-    def __getitem__(self, i: int) -> dict[str, Any]:
-        """Return what a page shows of issue ``i``."""
-        return {
-            "row": int(self.row[i]),
-            "id": self.id[i],
-            "given": self.classes[self.given[i]],
-            "suggested": self.classes[self.suggested[i]],
-            "why": self.why[i],
-            "marks": [mark for mark, has in self.marks.items() if has[i]],
-            **{name: rounded(values[i]) for name, values in self.numbers.items()},
-        }
-
-    @property
-    def by_row(self) -> NDArray[np.int64]:
-        """The class of each row of the source, −1 where it is not among these."""
-        return np.where(self.at < 0, -1, self.given[self.at])
-
-    def audited(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the places of the ``rows`` that are among these; −1 stands for no row."""
-        is_audited = (rows >= 0) & (self.at[rows] >= 0)
-        return is_audited.nonzero()[0]
-
-    def pairs(self) -> list[dict[str, Any]]:
-        """Return class pairs and their number of issues, the most frequent first."""
-        pairs = np.stack([self.given, self.suggested])
-        (given, suggested), counts = np.unique(pairs, axis=1, return_counts=True)
-        return [
-            {
-                "given": self.classes[given[i]],
-                "suggested": self.classes[suggested[i]],
-                "issues": int(counts[i]),
-            }
-            for i in np.argsort(-counts, kind="stable").tolist()
-        ]
-
-    def duplicates(self, row: int) -> list[int]:
-        """Return the near-duplicates of a row, the ones of another class first."""
-        i = self.position[row]
-        if self.group[i] < 0:
-            return []
-        others = np.flatnonzero((self.group == self.group[i]) & (self.row != row))
-        order = np.lexsort((self.row[others], self.given[others] == self.given[i]))
-        return [int(other) for other in self.row[others[order]][:DUPLICATES]]
-
-    def _order(self, sort: Sort, descending: bool) -> NDArray[np.int64]:
-        """Return the positions in an order; equal ones stay in that of the audit, the worst label
-        first.
-        """
-        sign = -1 if descending else 1
-        if sort == "quality":  # the audit's order
-            return np.arange(len(self))[::sign]
-        if sort == "row":
-            return np.argsort(sign * self.row, kind="stable")
-        if sort == "id":  # whole numbers by value, before words
-            keys = [
-                (0, int(id), id) if id.isascii() and id.isdigit() else (1, 0, id) for id in self.id
-            ]
-            order = sorted(range(len(keys)), key=keys.__getitem__, reverse=descending)
-            return np.array(order, dtype=np.int64)
-        if sort == "given":
-            return np.lexsort((self.suggested, sign * self.given))
-        return np.lexsort((self.given, sign * self.suggested))
-
-
-def rounded(value: float) -> float | None:
-    """Return a number with four digits, None where JSON has none."""
-    return float(f"{value:.4g}") if math.isfinite(value) else None
 
 
 class Search:
@@ -176,17 +71,22 @@ class Search:
         return np.array([all(word in text for word in words) for text in self.texts], dtype=bool)
 
 
-@dataclass(frozen=True)
-class Filter:
+class Filter(BaseModel):
     """Conditions that an issue meets to be listed, all of them, and the order of the list."""
 
-    given: int | None = None  # number of the class
-    suggested: int | None = None
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    given: int | None = Field(default=None, ge=0, le=COUNTABLE, description="Number of the class.")
+    suggested: int | None = Field(default=None, ge=0, le=COUNTABLE)
     state: State | None = None
-    low: float | None = None  # label_quality in [low, high]
-    high: float | None = None
-    search: str = ""  # words that all occur in the id, the text or the cells of the row
-    selection: str = ""  # key of a list of rows
+    low: float | None = Field(
+        default=None, allow_inf_nan=False, description="The least label_quality."
+    )
+    high: float | None = Field(default=None, allow_inf_nan=False)
+    search: str = Field(
+        default="", max_length=1000, description="Words of the id, the text or the cells."
+    )
+    selection: str = Field(default="", max_length=100, description="Key of a list of rows.")
     sort: Sort = "quality"
     descending: bool = False
 
@@ -208,8 +108,6 @@ class Queue:
         self.search = Search(self.issues, NoRows(""))  # of ids, until the rows are there
         self._selections: dict[str, NDArray[np.int64]] = {}
         self._lock = threading.Lock()
-        # 0: open, else 1 + the number of the choice
-        self._state = np.zeros(len(self.issues), dtype=np.int8)
         self._classes = frozenset(audit.classes)
         self._spellings = spellings_of(audit)
         try:
@@ -218,33 +116,17 @@ class Queue:
         except BadDecisions:
             self.log.close()
             raise
-        self.people = People(
-            self.issues.row, len(self.issues.classes), self.log, reviewers, overlap=overlap
-        )
-        for row in self.log.decisions:
-            self._show(row)
-
-    def _show(self, row: int) -> None:
-        i = self.issues.position.get(row)
-        if i is not None:
-            decision = self.log.get(row)
-            self._state[i] = 0 if decision is None else 1 + ROW_CHOICES.index(decision.decision)
+        self.people = People(self.issues, self.log, reviewers, overlap)
 
     # Lists
 
     def progress(self) -> dict[str, int]:
-        counts = np.bincount(self._state, minlength=1 + len(ROW_CHOICES)).tolist()
+        counts = np.bincount(self.people.choice, minlength=1 + len(ROW_CHOICES)).tolist()
         choices = dict(zip(ROW_CHOICES, counts[1:], strict=True))
         return {"total": len(self.issues), "decided": sum(counts[1:]), **choices}
 
     def decided_rows(self) -> NDArray[np.int64]:
-        return self.issues.row[self._state > 0]
-
-    def state(self, reviewer: str) -> NDArray[np.int8]:
-        """Return 0 for an open issue, else 1 + the number of its choice, (N,): what a reviewer may
-        see of it.
-        """
-        return np.where(self.people.asks_again(reviewer), np.int8(0), self._state)
+        return self.issues.row[self.people.choice > 0]
 
     def keep_selection(self, rows: Iterable[int]) -> str:
         """Keep a list of rows to filter by, and return its key."""
@@ -259,7 +141,7 @@ class Queue:
     def select(self, filter: Filter, reviewer: str = "") -> NDArray[np.int64]:
         """Return the positions of the issues that meet a filter, in its order."""
         issues = self.issues
-        state = self.state(reviewer)
+        choice = self.people.choice_for(reviewer)
         conditions = [np.ones(len(issues), dtype=bool)]
         if filter.given is not None:
             conditions.append(issues.given == filter.given)
@@ -278,11 +160,11 @@ class Queue:
         if filter.state == "conflict":
             conditions.append(self.people.is_conflict)
         elif filter.state == "open":
-            conditions.append(state == 0)
+            conditions.append(choice == 0)
         elif filter.state == "decided":
-            conditions.append(state > 0)
+            conditions.append(choice > 0)
         elif filter.state is not None:
-            conditions.append(state == 1 + ROW_CHOICES.index(filter.state))
+            conditions.append(choice == 1 + ROW_CHOICES.index(filter.state))
         order: NDArray[np.int64] = issues.order(filter.sort, filter.descending)
         listed: NDArray[np.int64] = order[np.logical_and.reduce(conditions)[order]]
         return listed
@@ -320,7 +202,7 @@ class Queue:
         rows = self.issues.row[selected]
         leases = self.people.leases
         with self._lock:
-            is_open = self.state(reviewer)[selected] == 0
+            is_open = self.people.choice_for(reviewer)[selected] == 0
             elsewhere = leases.rows(but=reviewer)
             is_taken = np.isin(rows, list(elsewhere))
             waiting = np.flatnonzero(is_open & ~is_taken)
@@ -349,9 +231,8 @@ class Queue:
         merges = self.log.standing.merges
         return [pair._asdict() for pair in self._spellings if pair.spelling not in merges]
 
-    def merge(self, spelling: str, label: str, reviewer: str = "") -> Decision | None:
-        """Make ``spelling`` and ``label`` one class, or two if both are the same word; None if that
-        is so already.
+    def merge(self, spelling: str, label: str, reviewer: str = "") -> None:
+        """Make ``spelling`` and ``label`` one class, or two if both are the same word.
 
         Undecided issues that are about this difference alone become kept, in one batch with the
         merge.
@@ -361,7 +242,7 @@ class Queue:
         with self._lock:
             merges = self.log.standing.merges
             if spelling in merges and merges[spelling].label == label:
-                return None
+                return
             decision = Decision(NO_ROW, "", spelling, "merge", label, reviewer)
             lines = [decision]
             if label != spelling:
@@ -373,7 +254,6 @@ class Queue:
                     )
                 lines += self._moot(becomes, reviewer)
             self._add(lines)
-        return decision
 
     def _moot(self, becomes: Mapping[str, str], reviewer: str) -> list[Decision]:
         """Return decisions to keep the given label of undecided issues whose two labels are one
@@ -382,7 +262,7 @@ class Queue:
         names = [becomes.get(name, name) for name in self.issues.classes]
         _, same = np.unique(names, return_inverse=True)
         is_one = same[self.issues.given] == same[self.issues.suggested]
-        rows = self.issues.row[is_one & (self._state == 0)].tolist()
+        rows = self.issues.row[is_one & (self.people.choice == 0)].tolist()
         return [self.resolve(row, "keep", reviewer=reviewer) for row in rows]
 
     # Decisions
@@ -436,11 +316,11 @@ class Queue:
         ]
         with self._lock:
             elsewhere = self.people.leases.rows(but=reviewer)
-            state = self.state(reviewer)
+            choices = self.people.choice_for(reviewer)
             lines = [
                 self._asked(decision)
                 for decision in decisions
-                if (also_decided or not state[self.issues.position[decision.row]])
+                if (also_decided or not choices[self.issues.position[decision.row]])
                 and decision.row not in elsewhere
                 and not self._stands(decision)
             ]
@@ -537,7 +417,6 @@ class Queue:
             batch = self.log.next_batch()
         self.log.add_all([line._replace(batch=batch) for line in lines])
         for line in lines:
-            self._show(line.row)
             self.people.count(line.row)
 
 

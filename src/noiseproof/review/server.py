@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 from fastapi import Depends, FastAPI, Header, HTTPException, Query, Request, Response
-from fastapi import Path as InPath
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse
 from pydantic import BaseModel, ConfigDict, Field
@@ -33,16 +32,23 @@ from noiseproof.judge.measure.design import FIRST_QUESTIONS
 from noiseproof.judge.saved import RowChoice
 from noiseproof.review.context import Context, hidden_columns, snippet
 from noiseproof.review.guard import LOOPBACK, Guard, Person
-from noiseproof.review.measuring import Measuring, Panel, Proposing, QuestionPlan, command
+from noiseproof.review.measuring import (
+    Measuring,
+    Proposing,
+    QuestionPlan,
+    command,
+    population,
+    show_estimates,
+)
 from noiseproof.review.page import Overview, describe, served_page
 from noiseproof.review.projection import Projection
-from noiseproof.review.queue import Filter, Queue, Search, Sort, State, UnknownSelection
+from noiseproof.review.queue import COUNTABLE, Filter, Queue, Search, UnknownSelection
 
 if TYPE_CHECKING:
     import uvicorn
 
-COUNTABLE = 2**53 - 1  # the largest integer that is exact in JavaScript
-Row = Annotated[int, InPath(ge=0, le=COUNTABLE)]
+Number = Annotated[int, Field(ge=0, le=COUNTABLE)]
+Text = Annotated[str, Field(max_length=10_000)]
 
 
 def reviewer_of(request: Request) -> str:
@@ -52,10 +58,6 @@ def reviewer_of(request: Request) -> str:
 Reviewer = Annotated[str, Depends(reviewer_of)]
 Tab = Annotated[
     str, Header(alias="noiseproof-tab", max_length=64, description="Of the reviewer's browser.")
-]
-# first, end
-Range = Annotated[
-    list[Annotated[int, Field(ge=0, le=COUNTABLE)]], Field(min_length=2, max_length=2)
 ]
 
 
@@ -85,13 +87,11 @@ class DecisionBody(Body):
     and only then.
     """
 
-    row: int = Field(ge=0, le=COUNTABLE)
+    row: Number
     decision: Choice
-    label: str | None = Field(default=None, max_length=10_000)
-    question: int | None = Field(
-        default=None, ge=1, le=COUNTABLE, description="Its number, while measuring."
-    )
-    note: str | None = Field(default=None, max_length=10_000)
+    label: Text | None = None
+    question: Number | None = Field(default=None, description="Its number, while measuring.")
+    note: Text | None = None
     new_class: bool = Field(
         default=False, description="Whether the label may be one that the audit does not have."
     )
@@ -103,71 +103,52 @@ class DecisionBody(Body):
 class MergeBody(Body):
     """Two classes that are one, or with the same name twice: two."""
 
-    given_label: str = Field(max_length=10_000)
-    label: str = Field(max_length=10_000)
+    given_label: Text
+    label: Text
 
 
 class PlaceBody(Body):
     """The row that a tab shows, null for none, and the version of the decisions that it knows."""
 
-    row: int | None = Field(ge=0, le=COUNTABLE)
-    since: int = Field(default=0, ge=0, le=COUNTABLE)
+    row: Number | None
+    since: Number = 0
 
 
 class UndoBody(Body):
     """Nothing: the log knows what the reviewer did last."""
 
 
-class FilterBody(Body):
-    """The conditions of a list of issues, and its order; as the parameters of a query."""
-
-    given: int | None = Field(default=None, ge=0, le=COUNTABLE, description="Number of the class.")
-    suggested: int | None = Field(default=None, ge=0, le=COUNTABLE)
-    state: State | None = None
-    low: float | None = Field(
-        default=None, allow_inf_nan=False, description="The least label_quality."
-    )
-    high: float | None = Field(default=None, allow_inf_nan=False)
-    search: str = Field(default="", max_length=1000)
-    selection: str = Field(default="", max_length=100, description="Key of a list of rows.")
-    sort: Sort = "quality"
-    descending: bool = False
-
-    def to_filter(self) -> Filter:
-        return Filter(**self.model_dump())
-
-
 class SelectionBody(Body):
     """Rows to keep as a selection."""
 
-    rows: list[Annotated[int, Field(ge=0, le=COUNTABLE)]] | None = None
-    filter: FilterBody | None = None
+    rows: list[Number] | None = None
+    filter: Filter | None = None
 
 
 class ManyBody(Body):
     """One choice for many rows: named ones, all of a filter, or ranges of its list."""
 
     decision: RowChoice
-    rows: list[Annotated[int, Field(ge=0, le=COUNTABLE)]] | None = None
-    filter: FilterBody | None = None
-    ranges: list[Range] | None = Field(
-        default=None, description="Places in the list of the filter."
+    rows: list[Number] | None = None
+    filter: Filter | None = None
+    ranges: list[Annotated[list[Number], Field(min_length=2, max_length=2)]] | None = Field(
+        default=None, description="Places in the list of the filter: the first, and the end."
     )
-    label: str | None = Field(default=None, max_length=10_000)
+    label: Text | None = None
     new_class: bool = False
     also_decided: bool = Field(
         default=False, description="Whether rows that have a decision get this one, too."
     )
 
 
-class FilterQuery(FilterBody):
+class FilterQuery(Filter):
     """A filter among the other parameters of a query, where numbers are words."""
 
     model_config = ConfigDict(extra="ignore", strict=False)
 
 
 def query_filter(query: Annotated[FilterQuery, Query()]) -> Filter:
-    return query.to_filter()
+    return query
 
 
 class Review:
@@ -191,7 +172,7 @@ class Review:
         self.path = self.queue.log.path
         self.issues = self.queue.issues
         self.queue.search = Search(self.issues, self.rows)
-        self.panel = Panel(self.audit, read_design(self.audit))
+        self.population = population(self.audit, read_design(self.audit))
         self.context = Context(self.audit, self.rows, data)
         self.projection = Projection(self.audit, self.context)
         self.overview: Overview | None = None
@@ -237,7 +218,7 @@ class Review:
         }
 
     def _progress(self) -> dict[str, Any]:
-        measured = self.panel.show(self.queue.log.answers())
+        measured = show_estimates(self.population, self.queue.log.answers())
         return {"progress": self.queue.progress(), "measured": measured}
 
     def _classes(self) -> dict[str, Any]:
@@ -248,7 +229,7 @@ class Review:
     def list_issues(
         self,
         reviewer: Reviewer,
-        offset: Annotated[int, Query(ge=0, le=COUNTABLE)] = 0,
+        offset: Number = 0,
         limit: Annotated[int, Query(ge=1, le=500)] = 100,
         filter: Filter = Depends(query_filter),  # noqa: B008  # FastAPI reads it from the query
     ) -> dict[str, Any]:
@@ -282,19 +263,19 @@ class Review:
         """
         rows = self.issues.row
         if body.filter is not None:
-            rows = rows[self.queue.select(body.filter.to_filter(), reviewer)]
+            rows = rows[self.queue.select(body.filter, reviewer)]
         if body.rows is not None:
             rows = rows[np.isin(rows, body.rows)]
         return {"selection": self.queue.keep_selection(rows.tolist()), "total": len(rows)}
 
     # Rows
 
-    def show_row(self, row: Row, reviewer: Reviewer) -> dict[str, Any]:
+    def show_row(self, row: Number, reviewer: Reviewer) -> dict[str, Any]:
         """Return what the dataset has in this row."""
         return self.rows.show(row, self._shown_id(row, reviewer))
 
     def show_picture(
-        self, row: Row, reviewer: Reviewer, side: Annotated[int, Query(ge=16, le=1024)] = 640
+        self, row: Number, reviewer: Reviewer, side: Annotated[int, Query(ge=16, le=1024)] = 640
     ) -> Response:
         """Return the picture in this row, at most ``side`` pixels wide and high."""
         picture = self.rows.picture(row, self._shown_id(row, reviewer), side)
@@ -303,7 +284,7 @@ class Review:
         headers = {"cache-control": "private, max-age=600"}
         return Response(picture[0], media_type=picture[1], headers=headers)
 
-    def show_context(self, row: Row, reviewer: Reviewer) -> dict[str, Any]:
+    def show_context(self, row: Number, reviewer: Reviewer) -> dict[str, Any]:
         """Return what separates the two labels of this row, and the rows to compare it with;
         ``pending``: ask again.
         """
@@ -326,7 +307,7 @@ class Review:
         """
         return self.projection.show()
 
-    def show_map_row(self, row: Row, reviewer: Reviewer) -> dict[str, Any]:
+    def show_map_row(self, row: Number, reviewer: Reviewer) -> dict[str, Any]:
         """Return what names an audited row, and a part of it."""
         self._shown_id(row, reviewer)
         rows = self.context.issues
@@ -366,7 +347,7 @@ class Review:
             if rows is None:
                 if body.filter is None:
                     raise ValueError("Expected `rows` or a `filter`, got none.")
-                listed = self.issues.row[self.queue.select(body.filter.to_filter(), reviewer)]
+                listed = self.issues.row[self.queue.select(body.filter, reviewer)]
                 ranges = [(0, len(listed))] if body.ranges is None else body.ranges
                 rows = [row for first, end in ranges for row in listed[first:end].tolist()]
             batch, saved = self.queue.decide_many(
@@ -407,9 +388,7 @@ class Review:
 
     # People
 
-    def show_people(
-        self, reviewer: Reviewer, since: Annotated[int, Query(ge=0, le=COUNTABLE)] = 0
-    ) -> dict[str, Any]:
+    def show_people(self, reviewer: Reviewer, since: Number = 0) -> dict[str, Any]:
         """Return who reviews, where they are and what each decided; and the rows decided since a
         version, null if too many.
         """
@@ -483,7 +462,7 @@ class MeasuringReview(Review):
         """
         return self.measuring.state(reviewer)
 
-    def show_row(self, row: Row, reviewer: Reviewer) -> dict[str, Any]:
+    def show_row(self, row: Number, reviewer: Reviewer) -> dict[str, Any]:
         """What the dataset has in this row; asked blind, without what may name the label."""
         content = super().show_row(row, reviewer)
         if not self.measuring.plan.blind:
@@ -494,7 +473,7 @@ class MeasuringReview(Review):
             content["fields"] = [field for field in content["fields"] if field[0] not in hidden]
         return content
 
-    def show_context(self, row: Row, reviewer: Reviewer) -> dict[str, Any]:
+    def show_context(self, row: Number, reviewer: Reviewer) -> dict[str, Any]:
         """Return what a review does; asked blind, nothing, since other rows and votes would name
         the label.
         """
