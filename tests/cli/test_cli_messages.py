@@ -162,7 +162,7 @@ OTHERS = {
         "Expected --missing to be refuse or impute, got 'no'."
     ),
     "bench compare --data digits --missing impute": "Expected --label",
-    "bench compare --data t.csv --label y --text a --missing impute": "Expected no --missing",
+    "bench compare --data t.csv --label y --text a --missing impute": "got 'missing'.",
     "bench compare --data two-moons:n=10,n_test=0": "Expected",
     "bench compare --data table:table=t.csv,label=y": (
         "Add one, or split a table with --label COLUMN."

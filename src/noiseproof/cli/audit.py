@@ -229,6 +229,9 @@ def audit(
     ] = None,
 ) -> None:
     """Find the wrong labels of a dataset, with a score, a suggested label and a reason for each."""
+    from noiseproof.core.cluster import check_engine
+
+    check_engine(engine, address)
     exports = _exports(export)
     if again:
         return _audit_again(context, exports, _machine(engine, address, threads), as_json)
@@ -386,7 +389,9 @@ def _run(
     from noiseproof.audit import audit, read_rows
     from noiseproof.audit.exchange import TOOLS
     from noiseproof.audit.files import cache_beside
+    from noiseproof.judge.evidence.gather import check_models
 
+    check_models(options["method"], options["model"], options["estimator"])
     with _interruptible(), stage_progress() as progress:
         rows = read_rows(
             data, **source, seed=options["seed"], progress=progress, cache=cache_beside(out)
