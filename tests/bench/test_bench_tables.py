@@ -957,18 +957,7 @@ def test_status_of_all_tables_counts_the_runs_that_are_left(tmp_path: Path) -> N
     table = load_table("ln-table3")
     write_results(tmp_path, replace(table, cells=table.cells[:1]), 0.9)
     head, *rows = run("status", "--results", str(tmp_path)).stdout.splitlines()
-    assert head.split() == [
-        "id",
-        "cells",
-        "can",
-        "run",
-        "rerun",
-        "with",
-        "all",
-        "seeds",
-        "runs",
-        "left",
-    ]
+    assert head.endswith("  runs left") and rows.pop().startswith("all ")
     after = {row.split()[0]: int(row.split()[-1]) for row in rows}
     assert (
         after["ln-table3"] == before["ln-table3"]["left"] - 1
@@ -1008,8 +997,8 @@ def test_a_damaged_result_is_named_and_hides_no_other(tmp_path: Path) -> None:
             "Expected a table with --left and --data-dir, got none.",
         ),
         (
-            ("table", "--results", "nowhere", "--seeds", "3"),
-            "Expected a table with --results and --seeds, got none.",
+            ("table", "--precision", "bf16", "--seeds", "3"),
+            "Expected a table with --seeds and --precision, got none.",
         ),
         (
             ("table", "--format", "nonsense"),
@@ -1039,7 +1028,7 @@ def test_a_damaged_result_is_named_and_hides_no_other(tmp_path: Path) -> None:
         ),
         (
             ("run", "ln-tabel1"),
-            "Expected a file or a table, got 'ln-tabel1'. Did you mean ln-table1",
+            "got 'ln-tabel1', which is neither. Did you mean ln-table1",
         ),
         (("run", "sweep.toml"), "sweep.toml"),
         (("run", "sweep.toml", "--only", "mnist"), "Expected a table of `noiseproof bench table`"),

@@ -693,7 +693,9 @@ def bench_compare(
     notes: list[str] = []
     if label is not None:
         given = {"text": text, "missing": missing}
-        options = {name: value for name, value in given.items() if value is not None}
+        options: dict[str, Any] = {
+            name: value for name, value in given.items() if value is not None
+        }
         dataset, notes = split_table(data, label, results, test=test, **options)
     elif test or text or missing or data.endswith((".csv", ".tsv", ".gz", ".parquet", ".pq")):
         raise ValueError(
