@@ -21,6 +21,7 @@ from noiseproof.cli.show import (
     show,
     show_json,
     stage_progress,
+    words,
 )
 from noiseproof.core.messages import counted
 
@@ -125,8 +126,7 @@ def analyze_loss(
             f" {why}"
         )
     if out is not None:
-        map_of = [name.strip() for name in over.split(",")] if over else ()
-        figures = loss_figures(Start(specs, K, logits, labels), over=map_of)
+        figures = loss_figures(Start(specs, K, logits, labels), over=words(over))
         for path in save(figures, out, title=f"Before training, {K} classes"):
             say(f"wrote {path}")
     if as_json:
@@ -141,8 +141,8 @@ def _show_robustness(tested: Mapping[str, Robustness], noise: str | None) -> Non
         columns.append(f"asymmetric for {noise}")
     rows = []
     for spec, result in tested.items():
-        ratio = "" if result.largest_ratio is None else plain(result.largest_ratio, ".4g")
         sums = (plain(result.total), plain(result.spread, ".2g"))
+        ratio = plain(result.largest_ratio, ".4g")
         cells = (spec, yes[result.symmetric], *sums, ratio, yes[result.asymmetric])
         rows.append(cells[: len(columns)])
     if rows:
@@ -316,11 +316,10 @@ def analyze_page(
     if form is not None and path.suffix.lower() != f".{form}":
         raise ValueError(f"Expected a file that ends in .{form}, as of --format, got {out}.")
     opened = open_runs(runs, data_dir=data_dir)
-    chosen = [name.strip() for name in only.split(",")] if only else []
     with stage_progress() as progress:
         figures = collect(
             opened,
-            only=chosen,
+            only=words(only),
             progress=lambda _, done, total: progress("figures", done, total),
         )
     written = save(figures, path, title=page_title(opened), runs=runs_table(opened))

@@ -21,6 +21,7 @@ from noiseproof.cli.show import (
     show_json,
     training_exits,
     training_progress,
+    words,
 )
 from noiseproof.core.messages import counted
 
@@ -165,7 +166,7 @@ def _plan_fixes(
 ) -> dict[str, Fix]:
     from noiseproof.audit.apply import plan_fixes
 
-    names = [name.strip() for name in (fix or "").split(",") if name.strip()]
+    names = words(fix)
     if names and retrain:
         raise ValueError(
             "Expected --fix or --retrain, got both. Audit the fixed data again, and compare there."
@@ -301,7 +302,9 @@ def _show_reviewed(result: Mapping[str, Any]) -> None:
     """Show what was decided about more than single labels, line by line."""
     for kind, fixed in result["fixed"].items():
         rows = fixed["left_out"]
-        parts = [f"{counted(len(rows), 'row')} left out"] if rows else []
+        parts = []
+        if rows:
+            parts.append(f"{counted(len(rows), 'row')} left out")
         parts += [f"column {name!r} left out" for name in fixed["columns"]]
         parts += [f"{old!r} is {new!r} in all rows" for old, new in fixed["merged"].items()]
         parts += [f"cells of column {name!r} rewritten" for name in fixed["rewritten"]]

@@ -22,6 +22,7 @@ from noiseproof.cli.show import (
     show_json,
     stage_progress,
     training_exits,
+    words,
 )
 from noiseproof.core.messages import counted, plain
 
@@ -241,16 +242,16 @@ def audit(
         "id": id,
         "group": groups,
         "time": time,
-        "annotators": _words(annotators),
+        "annotators": words(annotators),
         "annotations": annotations,
         "consensus": consensus,
-        "ignore": _words(ignore),
+        "ignore": words(ignore),
         "trusted": trusted,
         "test": test,
         "labels": labels,
         "pred_probs": pred_probs,
         "embeddings": embeddings,
-        "classes": _words(classes) or None,
+        "classes": words(classes) or None,
         "features": features,
         "describe": describe,
         "header": not no_header,
@@ -279,15 +280,11 @@ def audit(
 
 def _exports(export: str | None) -> list[str]:
     """Return the tools to write for."""
-    exports = _words(export)
+    exports = words(export)
     unknown = [name for name in exports if name not in EXPORTS]
     if unknown:
         raise ValueError(f"Expected --export of {', '.join(EXPORTS)}, got {', '.join(unknown)}.")
     return exports
-
-
-def _words(value: str | None) -> list[str]:
-    return [word.strip() for word in (value or "").split(",") if word.strip()]
 
 
 def _audit_again(
@@ -535,12 +532,12 @@ def _without_leaking(report: LabelReport, summary: Mapping[str, Any], out: str) 
     command = report.config["command"]
     if not leaking or not command or not can_ignore(report.data):
         return ""
-    words = []
+    kept = []
     given = iter(shlex.split(command))
     for word in given:
         if word in ("--ignore", "--out"):
             next(given, None)
         elif word != "--force" and not word.startswith(("--ignore=", "--out=")):
-            words.append(word)
+            kept.append(word)
     ignored = ",".join([*(report.config["ignore"] or ()), *leaking])
-    return shlex.join([*words, "--ignore", ignored, "--out", out, "--force"])
+    return shlex.join([*kept, "--ignore", ignored, "--out", out, "--force"])

@@ -39,6 +39,7 @@ from noiseproof.cli.show import (
     echo,
     examples,
     headline,
+    plain,
     refusals,
     say,
     show,
@@ -602,7 +603,8 @@ def _show_sweep(experiments: Sequence[Experiment], results: str, form: str) -> N
         echo(title)
         show(head, rows)
         echo(group.recommendation + "\n")
-    return echo(NOTE) if form == "text" else None
+    if form == "text":
+        echo(NOTE)
 
 
 def _entry_record(entry: Entry) -> dict[str, Any]:
@@ -619,7 +621,7 @@ def _entry_record(entry: Entry) -> dict[str, Any]:
 
 def _entry_cells(entry: Entry) -> tuple[str, str, str]:
     place = entry.place
-    mean = "" if place.mean is None else f"{place.mean:.4f}"
+    mean = plain(place.mean, ".4f")
     if entry.std is not None:
         mean += f" ± {entry.std:.4f}"
     seeds = f"{place.seeds}/{entry.wanted}"
@@ -726,14 +728,15 @@ def bench_compare(
 
 
 def _place_row(place: Place) -> tuple[str, ...]:
+    margin = "" if place.margin is None else f"± {place.margin:.4f}"
     return (
         place.method,
-        "failed" if place.mean is None else f"{place.mean:.4f}",
-        "" if place.margin is None else f"± {place.margin:.4f}",
+        plain(place.mean, ".4f") or "failed",
+        margin,
         _p(place.p),
         f"{place.seeds}/{place.seeds + place.failed}",
-        "" if place.seconds is None else f"{place.seconds:.1f}",
-        "" if place.memory is None else f"{place.memory / 1e6:.1f}",
+        plain(place.seconds, ".1f"),
+        plain(place.memory and place.memory / 1e6, ".1f"),
     )
 
 
@@ -831,8 +834,7 @@ def bench_search(
 def _show_search(search: SearchResult) -> None:
     rows = []
     for method, accuracy in sorted(search.validation.items(), key=lambda point: -(point[1] or 0)):
-        failed = accuracy is None
-        rows.append((method, f"failed: {search.errors[method]}" if failed else f"{accuracy:.4f}"))
+        rows.append((method, plain(accuracy, ".4f") or f"failed: {search.errors[method]}"))
     rows += [(method, "stopped early") for method in search.pruned]
     show(("method", "noisy validation"), rows)
     text = f"{search.method}: {search.measured_on} {search.mean:.4f}"

@@ -19,6 +19,7 @@ from noiseproof.cli.show import (
     show,
     show_json,
     signature,
+    words,
 )
 
 HEAD_CLASSES = 10  # of the linear head that the listed weights of a model include
@@ -98,7 +99,7 @@ def calibrate(
     before = get_loss(loss)
     solved: Any = None
     if free:
-        solved = tuple(name.strip() for name in free.split(","))
+        solved = tuple(words(free))
         if len(solved) == 1:
             solved = solved[0]
     fit = calibrate(before, classes, like, free=solved)

@@ -176,8 +176,7 @@ def data_show(
         echo(f"\n{labels}")
     echo()
     columns = list(classes[0])
-    cells = [["" if row[c] is None else plain(row[c], ".3f") for c in columns] for row in classes]
-    show(columns, cells)
+    show(columns, [[plain(row[column], ".3f") for column in columns] for row in classes])
     if labels is not None and data.num_classes <= TINY_MATRIX:
         echo("\ntransition: share of each true class (row) given each label (column)")
         matrix = zip(data.classes, labels.transition().tolist(), strict=True)

@@ -23,6 +23,8 @@ from typer.models import OptionInfo
 from noiseproof.core.messages import printable
 
 if TYPE_CHECKING:
+    from rich.progress import Progress as Bars
+
     from noiseproof.core.messages import Progress
     from noiseproof.core.registry import Registry
     from noiseproof.train.job import EpochProgress
@@ -100,12 +102,8 @@ def option_names(command: Callable[..., Any] | None) -> dict[str, str]:
     if command is None:
         return names
     for name, hint in get_type_hints(command, include_extras=True).items():
-        for info in getattr(hint, "__metadata__", ()):
-            if isinstance(info, OptionInfo):
-                # typer keeps the first spelling as if it were a default
-                written = re.search("--[^/']+", str((info.default, info.param_decls)))
-                option = written[0] if written else f"--{name.replace('_', '-')}"
-                names[option[2:].replace("-", "_")] = option
+        if any(isinstance(info, OptionInfo) for info in getattr(hint, "__metadata__", ())):
+            names[name] = f"--{name.replace('_', '-')}"
     return names
 
 
@@ -153,15 +151,23 @@ def training_exits(interrupted: str = "", then: str = "") -> Iterator[None]:
 
 
 @contextmanager
+def _bars(*columns: str) -> Iterator[Bars]:
+    """Show bars with the remaining time on a terminal, next to ``columns`` of text."""
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    first, *others = map(TextColumn, columns)
+    shown = (first, BarColumn(), TimeRemainingColumn(), *others)
+    with Progress(*shown, console=Console(stderr=True)) as bars:
+        yield bars
+
+
+@contextmanager
 def stage_progress() -> Iterator[Progress]:
     """Show how far each stage is: a bar on a terminal, else its first line and one every ten
     seconds.
     """
     if sys.stderr.isatty():
-        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-        columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
-        with Progress(*columns, console=Console(stderr=True)) as bars:
+        with _bars("{task.description}") as bars:
             tasks: dict[str, Any] = {}
 
             def move(stage: str, done: int, total: int | None) -> None:
@@ -190,25 +196,18 @@ def training_progress(epochs: int, shown: bool) -> Iterator[EpochProgress | None
     if not shown:
         yield None
     elif sys.stderr.isatty():
-        yield from _training_bar(epochs)
+        with _bars("epoch {task.description}", "{task.fields[metrics]}") as bars:
+            bar = bars.add_task(f"0/{epochs}", total=epochs, metrics="")
+
+            def move(epoch: int, step: int, steps: int, row: Mapping[str, float] | None) -> None:
+                description = f"{epoch + 1}/{epochs}"
+                bars.update(bar, completed=epoch + step / steps, description=description)
+                if row is not None:
+                    bars.update(bar, metrics=headline(row))
+
+            yield move
     else:
         yield _training_lines(epochs)
-
-
-def _training_bar(epochs: int) -> Iterator[EpochProgress]:
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("epoch {task.fields[epoch]}"), BarColumn(), TimeRemainingColumn())
-    metrics = TextColumn("{task.fields[metrics]}")
-    with Progress(*columns, metrics, console=Console(stderr=True)) as bars:
-        bar = bars.add_task("", total=epochs, epoch=f"0/{epochs}", metrics="")
-
-        def move(epoch: int, step: int, steps: int, row: Mapping[str, float] | None) -> None:
-            bars.update(bar, completed=epoch + step / steps, epoch=f"{epoch + 1}/{epochs}")
-            if row is not None:
-                bars.update(bar, metrics=headline(row))
-
-        yield move
 
 
 def _training_lines(epochs: int) -> EpochProgress:
@@ -298,4 +297,12 @@ def pairs(values: Mapping[str, Any]) -> str:
 
 
 def plain(value: Any, digits: str = ".6g") -> str:
+    """Return a value as a cell of a table, empty for None."""
+    if value is None:
+        return ""
     return f"{value:{digits}}" if isinstance(value, float) else str(value)
+
+
+def words(text: str | None) -> list[str]:
+    """Return the words between commas."""
+    return [word.strip() for word in (text or "").split(",") if word.strip()]

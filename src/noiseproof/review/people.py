@@ -103,7 +103,7 @@ class People:
         if i is None:
             return
         decision = self.log.get(row)
-        self.choice[i] = 0 if decision is None else 1 + ROW_CHOICES.index(decision.decision)
+        self.choice[i] = (None, *ROW_CHOICES).index(decision and decision.decision)
         lines = self._choices(row)
         names = {line.reviewer for line in lines}
         for name in {*self.decided, *names}:

@@ -375,16 +375,14 @@ class Review:
         with _refusals():
             undone = self.queue.undo(reviewer)
         rows = [line.row for line in undone if line.row != NO_ROW]
-        return {
-            "undone": rows,
-            "batch": undone[0].batch if undone else None,
-            "choice": undone[0].decision if undone else None,
-            # in the list of all issues
-            "position": self.issues.position.get(rows[0]) if rows else None,
-            "now": self.queue.decided(rows[0], reviewer) if len(rows) == 1 else None,
-            **self._classes(),
-            **self._progress(),
-        }
+        about: dict[str, Any] = {"batch": None, "choice": None, "position": None, "now": None}
+        if undone:
+            about |= {"batch": undone[0].batch, "choice": undone[0].decision}
+        if rows:  # in the list of all issues
+            about["position"] = self.issues.position.get(rows[0])
+        if len(rows) == 1:
+            about["now"] = self.queue.decided(rows[0], reviewer)
+        return {"undone": rows, **about, **self._classes(), **self._progress()}
 
     # People
 
