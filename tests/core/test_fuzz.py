@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import gzip
 import io
-import tarfile
 import tempfile
 import warnings
 from collections.abc import Callable
@@ -33,7 +32,6 @@ from noiseproof.audit.records import open_records
 from noiseproof.data.images import decode
 from noiseproof.data.research.cifar import read_batch
 from noiseproof.data.research.idx import read_idx
-from noiseproof.data.shards import read_shard_labels
 from noiseproof.noise.human import read_columns
 
 CORPUS = Path(__file__).parents[1] / "corpus"
@@ -78,17 +76,6 @@ def a_batch() -> bytes:
     import pickle
 
     return pickle.dumps({b"data": np.zeros((2, 3072), np.uint8), b"labels": [0, 1]}, 2)
-
-
-def a_shard() -> bytes:
-    def write(file: io.BytesIO) -> None:
-        with tarfile.open(fileobj=file, mode="w") as tar:
-            for name, content in (("0.png", picture("PNG")), ("0.cls", b"3")):
-                info = tarfile.TarInfo(name)
-                info.size = len(content)
-                tar.addfile(info, io.BytesIO(content))
-
-    return bytes_of(write)
 
 
 def an_archive() -> bytes:
@@ -172,7 +159,6 @@ READERS = {
         "a.gz", lambda: gzip.compress(IDX, mtime=0), lambda path: read_idx(path, (3, 4))
     ),
     "batch": Reader("data_batch_1", a_batch, lambda path: read_batch(path, 2)),
-    "shard": Reader("a.tar", a_shard, read_shard_labels),
     "labels.csv": Reader("a.csv", lambda: b"one,two\n1,2\n0,\n", read_columns),
     "labels.npy": Reader(
         "a.npy", lambda: bytes_of(lambda file: np.save(file, LABELS)), read_columns

@@ -1,9 +1,5 @@
-"""Images on disk: folders, the three web-labelled sets in exactly their layout, samplers and
-shards.
-"""
+"""Images on disk: folders, the three web-labelled sets in exactly their layout, and samplers."""
 
-import io
-import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +11,11 @@ from PIL import Image
 from noiseproof.data import (
     ClassBalanced,
     ImageFiles,
-    Shards,
     Split,
     corrupt,
     from_image_folder,
     get_dataset,
     stream,
-    write_shards,
 )
 from noiseproof.data.images import decode
 from noiseproof.data.pictures import PatchFeatures
@@ -408,85 +402,3 @@ def test_images_stream_through_worker_processes(tmp_path: Path, workers: int) ->
     assert images.shape == (30, 3, 16, 16) and images.dtype is torch.uint8
     assert torch.equal(rows, sampler.draw(0)) and torch.equal(labels, data.given[rows])
     assert bool((images[:, 0].float().mean((1, 2)) - 10 * labels).abs().max() < 4)
-
-
-# Shards
-
-
-@pytest.fixture
-def shards(tmp_path: Path) -> tuple[Split, list[Path]]:
-    for i in range(23):
-        paint(tmp_path / f"images/{i}.png", 10 * i)
-    labels = torch.tensor([i % 4 for i in range(23)])
-    data = Split(ImageFiles(tmp_path / "images", [f"{i}.png" for i in range(23)], size=8), labels)
-    return data, write_shards(data, tmp_path / "shards", per_shard=5)
-
-
-def test_shards_give_back_what_was_packed(shards: tuple[Split, list[Path]]) -> None:
-    data, paths = shards
-    assert len(paths) == 5
-    with tarfile.open(paths[0]) as tar:
-        assert tar.getnames()[:4] == [
-            "000000000.png",
-            "000000000.cls",
-            "000000001.png",
-            "000000001.cls",
-        ]
-    back = Shards(paths, size=8)
-    assert torch.equal(back.labels, data.y)
-    for row, (image, label, index) in enumerate(back):
-        assert index == row and label == int(data.y[row]) and torch.equal(image, data.x[row])
-    assert row == 22
-
-
-@pytest.mark.parametrize("seed", [None, 7])
-@pytest.mark.parametrize(("world", "workers"), [(1, 0), (2, 2), (5, 0)])
-def test_a_cluster_reads_every_sample_once(
-    shards: tuple[Split, list[Path]], world: int, workers: int, seed: int | None
-) -> None:
-    data, paths = shards
-    seen = []
-    for rank in range(world):
-        part = Shards(paths, size=8, rank=rank, world=world, seed=seed, buffer=4)
-        loader = torch.utils.data.DataLoader(
-            part, batch_size=None, num_workers=workers, generator=torch.Generator()
-        )
-        for image, label, row in loader:
-            assert label == int(data.y[row]) and int(image[0, 0, 0]) == 10 * row
-            seen.append(int(row))
-    assert sorted(seen) == list(range(23))
-    if world != 5:  # five readers have a shard each and may well come in order
-        assert (seen == sorted(seen)) == (seed is None and world == 1 and workers == 0)
-
-
-def test_shuffled_shards_depend_on_seed_and_epoch(shards: tuple[Split, list[Path]]) -> None:
-    _, paths = shards
-
-    def order(seed: int, epoch: int) -> list[int]:
-        part = Shards(paths, size=8, seed=seed, buffer=6)
-        part.set_epoch(epoch)
-        return [row for _, _, row in part]
-
-    assert order(0, 0) == order(0, 0)
-    assert len({tuple(order(seed, epoch)) for seed in (0, 1) for epoch in (0, 1)}) == 4
-
-
-@pytest.mark.parametrize("damage", ["truncated", "text", "no label", "no image", "word"])
-def test_damaged_shards_are_named(shards: tuple[Split, list[Path]], damage: str) -> None:
-    _, paths = shards
-    blob = paths[1].read_bytes()
-    names = {
-        "no label": ["a.jpg", "b.jpg", "b.cls"],
-        "no image": ["a.jpg", "a.cls", "b.cls"],
-        "word": ["a.jpg", "a.cls"],
-    }
-    if damage in names:
-        with tarfile.open(paths[1], "w") as tar:
-            for name in names[damage]:
-                member = tarfile.TarInfo(name)
-                member.size = 3
-                tar.addfile(member, io.BytesIO(b"cat" if damage == "word" else b"001"))
-    else:
-        paths[1].write_bytes(blob[:700] if damage == "truncated" else b"<html>" * 200)
-    with pytest.raises(ValueError, match=f"Expected .* in {paths[1]}, got .*Copy the shard again"):
-        Shards(paths)

@@ -11,7 +11,6 @@ from zipfile import ZipFile
 LIMITS = {
     "pixels": 2**26,  # of a picture: 8192 × 8192, of which decoding takes up to 1.3 GB
     "unpacking": 200,  # bytes that a byte of a packed file may become, of more than FREE of them
-    "member_bytes": 2**28,  # of a file in an archive: no photograph is larger
     "archive_bytes": 2**30,  # that a downloaded archive may unpack to; CIFAR's unpack to 190 MB
     "connections": 200,  # that a review server has open
     "request_seconds": 30,  # until a request has arrived whole, or a part of its answer was read

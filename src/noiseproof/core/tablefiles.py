@@ -15,7 +15,7 @@ import re
 import sys
 import zipfile
 import zlib
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
@@ -33,7 +33,6 @@ OTHER_ENDINGS = {".pq": ".parquet", ".ndjson": ".jsonl", ".feather": ".arrow", "
 TEXT_KINDS = (".csv", ".tsv", ".jsonl")  # which may be packed as .gz
 HEADERLESS_KINDS = (".csv", ".tsv", ".xlsx")
 SEPARATORS = ",;\t|"
-PART = 2**24  # bytes of a packed file that are unpacked at a time
 SAMPLE = 2**18  # bytes from which the separator and the decimal sign are inferred
 MARKS = (  # UTF-32's begins with UTF-16's
     (codecs.BOM_UTF32_LE, "utf-32-le"),
@@ -60,35 +59,10 @@ def table_kind(path: str | os.PathLike[str]) -> str | None:
     return kind if kind in kinds else None
 
 
-class PackedFile(gzip.GzipFile):
-    """A .gz file; one that is cut off, damaged or much larger unpacked is refused with its path."""
-
-    def _whole(self, read: Callable[..., Any], *args: Any) -> Any:
-        try:
-            part = read(*args)
-        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            raise ValueError(
-                f"Expected a whole .gz file in {self.name}, got one that is cut off or damaged"
-                f" ({error}). Copy it, or pack it, again."
-            ) from error
-        check_unpacked(self.tell(), os.path.getsize(self.name), self.name)
-        return part
-
-    def read(self, size: int | None = -1) -> bytes:
-        if size is None or size < 0:
-            return b"".join(iter(lambda: self.read(PART), b""))
-        return bytes(self._whole(super().read, size))
-
-    def read1(self, size: int = -1) -> bytes:
-        return bytes(self._whole(super().read1, size))
-
-    def readinto(self, buffer: Any) -> int:
-        return int(self._whole(super().readinto, buffer))
-
-
 def open_bytes(path: Path) -> BinaryIO:
     """The file, unpacked if its name ends with .gz."""
-    return PackedFile(path) if path.name.lower().endswith(".gz") else open(path, "rb")  # type: ignore[return-value]
+    is_packed = path.name.lower().endswith(".gz")
+    return gzip.open(path, "rb") if is_packed else open(path, "rb")
 
 
 # How a text file is written
@@ -135,10 +109,16 @@ def detect_format(
 
     Without ``whole`` only the beginning of the file is checked to be UTF-8.
     """
-    with open_bytes(path) as file:
-        sample = file.read(SAMPLE)
-        is_cut = len(sample) == SAMPLE
-    encoding, mark = _encoding(path, sample, whole)
+    try:
+        with open_bytes(path) as file:
+            sample = file.read(SAMPLE)
+        encoding, mark = _encoding(path, sample, whole)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise ValueError(
+            f"Expected a whole .gz file in {path}, got one that is cut off or damaged ({error})."
+            " Copy it, or pack it, again."
+        ) from error
+    is_cut = len(sample) == SAMPLE
     text = codecs.getincrementaldecoder(encoding)("replace").decode(sample[len(mark) :])
     if is_cut:
         text = text[: max(text.rfind("\n"), text.rfind("\r")) + 1] or text
@@ -152,7 +132,7 @@ def detect_format(
         first, *others = tables[separator] or [[]]
         widths = set(map(len, others[:-1] if is_cut else others))  # the last record may be cut, too
         return (
-            len(wanted & {*_names(first, header)}),
+            len(wanted & {*header_names(first, header)}),
             len(first) > 1 and widths <= {len(first)},
             len(first),
         )
@@ -166,32 +146,36 @@ def _encoding(path: Path, sample: bytes, whole: bool) -> tuple[str, bytes]:
     """The encoding of a file and its byte-order mark; UTF-8, or Windows-1252 where it is not."""
     for mark, encoding in MARKS:
         if sample.startswith(mark):
+            _decode(path, encoding, whole)
             return encoding, mark
     for encoding, zeros in (("utf-16-le", sample[1::2]), ("utf-16-be", sample[::2])):
         if zeros.count(0) > len(zeros) / 3:
+            _decode(path, encoding, whole)
             return encoding, b""
-    utf8 = codecs.getincrementaldecoder("utf-8")()
     try:
-        ended = _decode(path, utf8, whole)
+        _decode(path, "utf-8", whole)
+        return "utf-8", b""
     except UnicodeDecodeError as error:
         try:
-            _decode(path, codecs.getincrementaldecoder("cp1252")(), whole)
+            _decode(path, "cp1252", whole)
         except UnicodeDecodeError:
             raise error from None
-        return "cp1252", b""
-    if ended:
-        utf8.decode(b"", final=True)  # refuses a file that is cut off inside a character
-    return "utf-8", b""
+    return "cp1252", b""
 
 
-def _decode(path: Path, decoder: codecs.IncrementalDecoder, whole: bool) -> bool:
-    """Decode the ``whole`` file, or its beginning; return whether its end was reached."""
+def _decode(path: Path, encoding: str, whole: bool) -> None:
+    """Decode the ``whole`` file, or its beginning; one that becomes too large when it is unpacked
+    is refused.
+    """
+    errors = "surrogatepass" if encoding.startswith("utf-16") else "strict"
+    decoder = codecs.getincrementaldecoder(encoding)(errors)
     with open_bytes(path) as file:
         while part := file.read(SAMPLE):
+            check_unpacked(file.tell(), path.stat().st_size, path)
             decoder.decode(part)
             if not whole and len(part) == SAMPLE:
-                return False
-    return True
+                return
+    decoder.decode(b"", final=True)  # refuses a file that is cut off inside a character
 
 
 def _decimal(records: Sequence[Sequence[str]]) -> tuple[str, str | None]:
@@ -228,7 +212,7 @@ def read_cells(text: str, separator: str) -> Iterator[list[str]]:
 # Columns
 
 
-def _names(first: Sequence[Any], header: bool) -> list[str]:
+def header_names(first: Sequence[Any], header: bool) -> list[str]:
     """The names of the columns by the ``first`` record, as pandas makes them."""
     if not header:
         return [str(i) for i in range(len(first))]
@@ -249,19 +233,14 @@ def read_header(
             path, detect_format(path, columns, header=header, whole=False), header=header
         )
     if kind == ".xlsx":
-        return _names(next((cells for _, cells in read_sheet(path)), []), header)
+        return header_names(next((cells for _, cells in read_sheet(path)), []), header)
+    if kind != ".parquet":
+        return None
     try:
-        if kind == ".parquet":
-            import pyarrow.parquet as pq
-
-            return [
-                str(name)
-                for name in pq.read_schema(path).names
-                if not name.startswith("__index_level_")
-            ]
+        names = import_module("pyarrow.parquet").read_schema(path).names
     except ImportError:
-        pass
-    return None
+        return None
+    return [str(name) for name in names if not name.startswith("__index_level_")]
 
 
 def text_header(path: Path, found: TextFormat, *, header: bool = True) -> list[str]:
@@ -270,7 +249,7 @@ def text_header(path: Path, found: TextFormat, *, header: bool = True) -> list[s
         text = codecs.getincrementaldecoder(found.encoding)("replace").decode(
             file.read(SAMPLE)[len(found.mark) :]
         )
-    return _names(next(read_cells(text, found.separator), []), header)
+    return header_names(next(read_cells(text, found.separator), []), header)
 
 
 def read_sheet(path: Path) -> Iterator[tuple[int, list[Any]]]:
@@ -331,19 +310,6 @@ def _is_number(name: Any) -> bool:
     return True
 
 
-def _column_names(column: Any, columns: list[Any]) -> str:
-    """The columns of a table; of more than 12 the five most like ``column``, and the last ones,
-    often the labels.
-    """
-    if len(columns) <= 12:
-        return preview(columns, 12)
-    like = difflib.get_close_matches(str(column), map(str, columns[:-3]), n=5, cutoff=0)
-    return (
-        f"{len(columns)}, among them {', '.join(map(repr, like))} and the last ones,"
-        f" {preview(columns[-3:])}"
-    )
-
-
 def check_column(column: Any, columns: Sequence[Any], source: str) -> None:
     """Refuse a column that a table lacks."""
     if column is None or column in columns:
@@ -368,7 +334,7 @@ def check_column(column: Any, columns: Sequence[Any], source: str) -> None:
     elif near:
         hint = f"Did you mean {near[0]!r}?"
     else:
-        hint = f"There are {_column_names(column, list(columns))}."
+        hint = f"There are {preview(list(columns), 12)}."
     raise ValueError(f"Expected a column {column!r} in {source}, found none. {hint}")
 
 

@@ -15,7 +15,6 @@ from noiseproof.data.base import (
     corrupt,
 )
 from noiseproof.data.images import ImageFiles, from_image_folder, stream
-from noiseproof.data.shards import Shards, write_shards
 from noiseproof.data.sources import DATASETS, get_dataset
 from noiseproof.data.tables import from_table
 from noiseproof.data.text import from_text
@@ -29,7 +28,6 @@ __all__ = [
     "Inputs",
     "LazyInputs",
     "NoisyData",
-    "Shards",
     "Split",
     "corrupt",
     "from_arrays",
@@ -40,7 +38,6 @@ __all__ = [
     "from_torch",
     "get_dataset",
     "stream",
-    "write_shards",
 ]
 
 import_modules(__name__, __path__)

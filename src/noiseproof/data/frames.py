@@ -20,9 +20,9 @@ from noiseproof.core.tablefiles import (
     KINDS,
     check_column,
     detect_format,
+    header_names,
     open_bytes,
     parse_json_line,
-    read_header,
     read_json_lines,
     read_sheet,
     table_kind,
@@ -100,13 +100,13 @@ def is_foreign_table(value: Any) -> bool:
     """Whether a value is a table of polars, Arrow or Hugging Face, a dict of columns, or a list of
     dicts.
     """
-    names = {
+    kinds = {
         "polars": ("DataFrame", "LazyFrame"),
         "pyarrow": ("Table", "RecordBatch"),
         "datasets": ("Dataset",),
     }
-    if library_of(value) in names:
-        return type(value).__name__ in names[library_of(value)]
+    if library_of(value) in kinds:
+        return type(value).__name__ in kinds[library_of(value)]
     if isinstance(value, list):
         return bool(value) and isinstance(value[0], dict)
     return isinstance(value, dict)
@@ -122,16 +122,16 @@ def as_frame(table: Any) -> pd.DataFrame:
 
     if isinstance(table, pd.DataFrame):
         return table
-    library = library_of(table)
+    is_hugging_face = library_of(table) == "datasets"
     if not is_foreign_table(table):
         hint = ""
-        if library == "datasets":
+        if is_hugging_face:
             hint = " Name a split, as in data['train'], read without streaming."
         raise TypeError(
             "Expected a DataFrame, a table of polars, Arrow or Hugging Face, a dict of columns or"
             f" the path of a file, got {type(table).__name__}.{hint}"
         )
-    if library == "datasets":
+    if is_hugging_face:
         return _from_hugging_face(table)
     if isinstance(table, list):
         return pd.DataFrame(table)
@@ -140,6 +140,12 @@ def as_frame(table: Any) -> pd.DataFrame:
     if type(table).__name__ == "LazyFrame":
         table = table.collect()
     frame: pd.DataFrame = table.to_pandas()
+    return frame
+
+
+def _from_arrow(table: Any) -> pd.DataFrame:
+    # numbers are not copied, and each other column is freed when it was converted
+    frame: pd.DataFrame = table.to_pandas(split_blocks=True, self_destruct=True)
     return frame
 
 
@@ -156,10 +162,9 @@ def _from_hugging_face(dataset: Any) -> pd.DataFrame:
 
     frame: pd.DataFrame = dataset.with_format("pandas")[:]
     for column, kind in dataset.features.items():
-        names = getattr(kind, "names", None)
-        if names is not None:
-            number = dict(enumerate(names))  # −1 and gaps have no name
-            frame[column] = [number.get(k) for k in frame[column].tolist()]
+        if hasattr(kind, "names"):
+            name_of = dict(enumerate(kind.names))  # −1 and gaps have no name
+            frame[column] = [name_of.get(k) for k in frame[column].tolist()]
         elif (names := list_class_names(kind)) is not None:
             cells = [None if cell is None else [names[k] for k in cell] for cell in frame[column]]
             frame[column] = pd.Series(cells, index=frame.index, dtype=object)
@@ -185,9 +190,9 @@ def read_file(
     *,
     header: bool = True,
 ) -> pd.DataFrame:
-    kind = table_kind(path)
     if not path.exists():
         raise FileNotFoundError(f"Expected a table at {path}, found no such file.{near_file(path)}")
+    kind = table_kind(path)
     if not header and kind not in HEADERLESS_KINDS:
         raise ValueError(
             f"Expected a {' or '.join(HEADERLESS_KINDS)} file without names of columns, got {path}."
@@ -200,10 +205,7 @@ def read_file(
         if kind == ".xlsx":
             return sheet_frame(path, header)[0]
         if kind in (".parquet", ".arrow"):
-            # Numbers are not copied, and each other column of the Arrow table is freed when it was
-            # converted.
-            frame: pd.DataFrame = read_arrow(path).to_pandas(split_blocks=True, self_destruct=True)
-            return frame
+            return _from_arrow(read_arrow(path))
         raise ValueError(f"a file of kind {path.suffix.lstrip('.')!r}")
 
 
@@ -284,15 +286,15 @@ def sheet_frame(path: Path, header: bool = True) -> tuple[pd.DataFrame, list[int
     import pandas as pd
 
     rows = list(read_sheet(path))
-    names = read_header(path, header=header) or []
-    rows = rows[1:] if header else rows
     width = max((len(values) for _, values in rows), default=0)
-    if width > len(names):
-        if header:
+    first: Sequence[Any] = range(width)
+    if header and rows:
+        first = rows.pop(0)[1]
+        if width > len(first):
             raise ValueError("rows with more cells than the header")
-        names = [str(i) for i in range(width)]
+    names = header_names(first, header)
     _check_once(names)
-    cells = [[*values, *[None] * (len(names) - len(values))] for _, values in rows]
+    cells = [[*values, *[None] * (width - len(values))] for _, values in rows]
     return pd.DataFrame(cells, columns=names), [number for number, _ in rows]
 
 
@@ -389,9 +391,7 @@ class ParquetColumns:
 
     def read(self) -> pd.DataFrame:
         with readable(self.path):
-            # Numbers are not copied, and each other column is freed when it was converted.
-            options = {"split_blocks": True, "self_destruct": True}
-            frame: pd.DataFrame = self.file.read(columns=self.names).to_pandas(**options)
+            frame = _from_arrow(self.file.read(columns=self.names))
         frame = frame[self.names].reset_index(drop=True)
         return frame if self.rows is None else frame.take(self.rows)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,9 +19,6 @@ from numpy.typing import NDArray
 from noiseproof.core.messages import Brief, preview
 from noiseproof.data.labels import NUMBER, find_words
 from noiseproof.data.votes import Votes
-
-if TYPE_CHECKING:
-    pass
 
 NONE = "(none)"
 COLUMNS = "columns"  # in place of a separator: several columns of zeros and ones
@@ -94,28 +91,24 @@ class Labels(Brief):
         parts = [split_set(word, separator) for word in words]
         known = {part for each in parts for part in each}
         if names is None:
-            are_numbers = all(map(NUMBER.fullmatch, known))
-            names = sorted(
-                known, key=lambda name: (float(name), name) if are_numbers else (0.0, name)
-            )
+            names = sorted(known)
+            if all(map(NUMBER.fullmatch, known)):
+                names = sorted(names, key=float)
         if unknown := sorted(known - {*names}):
             raise ValueError(
                 f"Expected labels among {preview(list(names))}, got {preview(unknown)}."
             )
         joiners = [f" {separator} ", f"{separator} ", separator]
-        count = Counter(
+        used = [
             next(joiner for joiner in joiners if joiner in word)
             for word in words
             if separator in word
-        )
-        return cls(
-            tuple(words),
-            np.arange(len(words)) if codes is None else codes,
-            tuple(names),
-            _members(parts, names),
-            separator,
-            count.most_common(1)[0][0] if count else separator,
-        )
+        ]
+        [(joiner, _)] = Counter(used or [separator]).most_common(1)
+        if codes is None:
+            codes = np.arange(len(words))
+        members = _members(parts, names)
+        return cls(tuple(words), codes, tuple(names), members, separator, joiner)
 
     def __len__(self) -> int:
         return len(self.codes)
@@ -175,14 +168,13 @@ class Labels(Brief):
         """The labels that other rows have, (n,), by these names; others do not count."""
         different = tuple(dict.fromkeys(words))
         if self.members is None:
-            found = find_words({*different}, self.words)
-            number = {word: -1 if k is None else k for word, k in found.items()}
-            codes = np.array([number[word] for word in words], dtype=np.int64)
-            return Labels.of_classes(self.words, codes)
-        number = {word: k for k, word in enumerate(different)}
-        codes = np.array([number[word] for word in words], dtype=np.int64)
+            number = find_words(different, self.words)
+            codes = [-1 if number[word] is None else number[word] for word in words]
+            return Labels.of_classes(self.words, np.array(codes, dtype=np.int64))
         parts = [split_set(word, self.separator) for word in different]
         known = [[part for part in each if part in self.names] for each in parts]
+        position = {word: k for k, word in enumerate(different)}
+        codes = np.array([position[word] for word in words], dtype=np.int64)
         members = _members(known, self.names)
         return replace(self, words=different, codes=codes, members=members, votes=None)
 
@@ -222,24 +214,18 @@ def are_lists(labels: Any) -> bool:
     """Whether ``labels`` are lists of labels, one list per row; lists of zeros and ones, all as
     long, are a matrix.
     """
-    if (
-        isinstance(labels, (str, bytes))
-        or not hasattr(labels, "__len__")
-        or getattr(labels, "ndim", 1) != 1
-    ):
+    if not hasattr(labels, "__len__") or getattr(labels, "ndim", 1) != 1:
         return False
-    cells = [
-        cell
-        for cell in (labels.tolist() if hasattr(labels, "tolist") else list(labels))
-        if cell is not None
-    ]
+    cells = [cell for cell in _cells(labels) if cell is not None]
     are_sets = bool(cells) and all(isinstance(cell, LISTS) for cell in cells)
     return are_sets and not _has_zeros_and_ones(labels)
 
 
+def _cells(labels: Any) -> list[Any]:
+    return labels.tolist() if hasattr(labels, "tolist") else list(labels)
+
+
 def _has_zeros_and_ones(labels: Any) -> bool:
-    if isinstance(labels, (str, bytes)) or labels is None or isinstance(labels, dict):
-        return False
     try:
         array = _array(labels)
     except ValueError:  # rows of different lengths
@@ -261,10 +247,10 @@ def label_names(labels: Any, classes: Sequence[str] | None) -> tuple[str, ...] |
     if are_lists(labels):
         return None if classes is None else tuple(str(name).strip() for name in classes)
     count = _array(labels).shape[1]
-    names = tuple(
-        str(n).strip()
-        for n in (getattr(labels, "columns", range(count)) if classes is None else classes)
-    )
+    columns: Any = classes
+    if columns is None:
+        columns = getattr(labels, "columns", range(count))
+    names = tuple(str(name).strip() for name in columns)
     if len(names) != count or len({*names}) < count:
         raise ValueError(
             f"Expected a name for each of the {count} columns of `labels`, each once, got"
@@ -279,7 +265,7 @@ def as_sets(labels: Any, names: Sequence[str] | None) -> list[list[str] | None]:
     without a list.
     """
     if are_lists(labels):
-        return lists_as_sets(labels.tolist() if hasattr(labels, "tolist") else labels)
+        return lists_as_sets(_cells(labels))
     assert names is not None
     return [[names[k] for k in np.flatnonzero(row).tolist()] for row in _array(labels)]
 
@@ -310,13 +296,12 @@ def as_indicators(
     if not are_lists(labels):
         return _array(labels).astype(np.int64), label_names(labels, names)  # type: ignore[return-value]
     words, multi = sets_as_words(labels, names)
-    if None in (found_words := words.tolist()):
+    if num_absent := words.tolist().count(None):
         raise ValueError(
-            f"Expected labels of every row, got none in {found_words.count(None)}. Leave these rows"
-            " out."
+            f"Expected labels of every row, got none in {num_absent}. Leave these rows out."
         )
-    found = Labels.of_sets(found_words, multi["separator"], multi["labels"])
-    return found.answers.astype(np.int64), found.names
+    sets = Labels.of_sets(words.tolist(), multi["separator"], multi["labels"])
+    return sets.answers.astype(np.int64), sets.names
 
 
 def separator_for(names: Collection[str]) -> str:
@@ -473,9 +458,8 @@ def value_of(name: str, values: Mapping[str, Any]) -> Any:
     """
     if name in values or not values or any(isinstance(value, str) for value in values.values()):
         return values.get(name, name)
-    numbers = [value for value in values.values() if not isinstance(value, (bool, np.bool_))]
-    are_whole = all(isinstance(value, (int, np.integer)) for value in numbers)
-    if not numbers or not NUMBER.fullmatch(name) or (are_whole and "." in name):
+    are_whole = all(isinstance(value, (int, np.integer)) for value in values.values())
+    if not NUMBER.fullmatch(name) or (are_whole and "." in name):
         raise ValueError(
             f"Expected {'a whole number' if are_whole else 'a number'} as a new label, as those in"
             f" the data are, got {name!r}. Undo the decisions for it, or write all labels as words"
@@ -492,11 +476,11 @@ def list_cells(cells: Sequence[Any], words: Mapping[int, str], separator: str) -
 
     def filled(cell: Any, names: Sequence[str]) -> Any:
         wanted = [value_of(name, values) for name in names]
-        if isinstance(cell, np.ndarray):
-            return np.array(
-                wanted, dtype=None if wanted and cell.dtype.kind in "US" else cell.dtype
-            )
-        return type(cell)(wanted) if isinstance(cell, LISTS) else wanted
+        if not isinstance(cell, np.ndarray):
+            return type(cell)(wanted) if isinstance(cell, LISTS) else wanted
+        if wanted and cell.dtype.kind in "US":  # words may need more room than before
+            return np.array(wanted)
+        return np.array(wanted, dtype=cell.dtype)
 
     return {row: filled(cells[row], split_set(word, separator)) for row, word in words.items()}
 
@@ -556,55 +540,28 @@ def with_sets(
     """A copy of a matrix or of lists with other labels in some rows."""
     if are_lists(labels):
         return _with_lists(labels, changes, separator)
-    if hasattr(labels, "toarray"):
-        return type(labels)(with_sets(labels.toarray(), changes, separator, names))
     assert names is not None
-    parts = _among_columns(changes, separator, names)
+    matrix = _array(labels).copy()
+    for row, wanted in _among_columns(changes, separator, names).items():
+        matrix[row] = [name in wanted for name in names]
     if hasattr(labels, "iloc"):
-        return _with_frame_rows(labels, parts, names)
-    if isinstance(labels, (list, tuple)):
-        rows = [
-            [int(name in parts[i]) for name in names] if i in parts else row
-            for i, row in enumerate(labels)
-        ]
-        return type(labels)(rows)
-    copy = labels.clone() if hasattr(labels, "clone") else labels.copy()
-    for row, wanted in parts.items():
-        copy[row] = _like(copy, [name in wanted for name in names])
-    return copy
+        return type(labels)(matrix, labels.index, labels.columns).astype(labels.dtypes)
+    if isinstance(labels, np.ndarray):
+        return matrix
+    if hasattr(labels, "new_tensor"):
+        return labels.new_tensor(matrix)
+    return type(labels)(matrix if hasattr(labels, "toarray") else matrix.tolist())
 
 
 def _with_lists(labels: Any, changes: Mapping[int, str], separator: str) -> Any:
     """Lists with other labels in some rows: values, cells and their container have the types that
     they had.
     """
-    cells = labels.tolist() if hasattr(labels, "tolist") else list(labels)
+    cells = _cells(labels)
     new = list_cells(cells, changes, separator)
     cells = [new.get(row, cell) for row, cell in enumerate(cells)]
-    if isinstance(labels, (list, tuple)):
-        return type(labels)(cells)
-    copy = np.empty(len(cells), dtype=object)
-    copy[:] = cells
-    return (
-        type(labels)(copy, index=labels.index, name=labels.name)
-        if hasattr(labels, "index")
-        else copy
-    )
-
-
-def _with_frame_rows(frame: Any, parts: Mapping[int, Collection[str]], names: Sequence[str]) -> Any:
-    copy = frame.copy()
-    for k, name in enumerate(names):
-        column = frame.iloc[:, k].to_numpy().copy()
-        for row, wanted in parts.items():
-            column[row] = name in wanted
-        copy[frame.columns[k]] = column
-    return copy
-
-
-def _like(array: Any, values: list[bool]) -> Any:
-    import torch
-
-    if isinstance(array, torch.Tensor):
-        return torch.tensor(values, dtype=array.dtype)
-    return np.array(values).astype(array.dtype)
+    if hasattr(labels, "iloc"):
+        return type(labels)(cells, labels.index, object, labels.name)
+    if isinstance(labels, np.ndarray):
+        return np.fromiter(cells, object, len(cells))
+    return type(labels)(cells)

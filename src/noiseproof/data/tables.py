@@ -109,9 +109,8 @@ class Columns:
         """Encode a table or an array as (N, D) float32; words without a category become zeros."""
         import pandas as pd
 
-        frame: Any = rows
-        if isinstance(rows, np.ndarray):
-            frame = pd.DataFrame(rows, columns=list(self.numeric))
+        is_array = isinstance(rows, np.ndarray)
+        frame: Any = pd.DataFrame(rows, columns=list(self.numeric)) if is_array else rows
         if absent := [c for c in (*self.numeric, *self.categories) if c not in frame.columns]:
             raise ValueError(
                 f"Expected the columns of the training table, {preview(absent)} are missing."
@@ -120,9 +119,9 @@ class Columns:
         num_missing = {}
         for i, c in enumerate(self.numeric):
             values = _numbers(frame[c], self.missing == "impute")
-            num_missing[c] = int(np.isnan(values).sum())
-            filled = np.where(np.isnan(values), float(self.fill[i]), values)
-            x[:, i] = filled - float(self.shift[i])
+            is_gap = np.isnan(values)
+            num_missing[c] = int(is_gap.sum())
+            x[:, i] = np.where(is_gap, float(self.fill[i]), values) - float(self.shift[i])
         position = len(self.numeric)
         for c, words in self.categories.items():
             codes = _codes(frame[c], words)
@@ -174,15 +173,13 @@ class Columns:
         names = [*self.wide, *self.differing]
         if not names:
             return None
-        hashes = np.zeros(len(frame), np.uint64)
-        for name in names:
-            column = frame[name]
-            # copies may differ in capital letters and spaces
-            words = column.astype(object).where(column.notna(), "").map(_word)
-            plain = words.map(lambda word: " ".join(word.casefold().split()))
-            more = pd.util.hash_array(plain.to_numpy(object), categorize=False)
-            hashes = hashes * np.uint64(0x9E3779B97F4A7C15) + more
-        return hashes.view(np.int64)
+        # copies may differ in capital letters and spaces
+        plain = {
+            name: [" ".join(word.casefold().split()) for word in _words(frame[name])]
+            for name in names
+        }
+        hashes = pd.util.hash_pandas_object(pd.DataFrame(plain, dtype=object), index=False)
+        return hashes.to_numpy().view(np.int64)
 
     def standardise_(self, x: Tensor) -> Tensor:
         """Change x of ``encode`` to (x − mean)/std with the moments of the training rows."""
@@ -242,19 +239,15 @@ def _words(cells: pd.Series[Any]) -> Any:
 
 
 def _word(value: Any) -> str:
-    """The number 2 is the word "2", also where pandas made it 2.0 because another cell is
-    missing.
-    """
+    # pandas makes the number 2 a 2.0 where another cell is missing
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
 def _codes(cells: pd.Series[Any], known: Sequence[str]) -> NDArray[np.int64]:
     """The number of the category of each cell of a column of words, (N,)."""
     words = _words(cells)
-    number: dict[str, int] = {}
-    for word, k in find_words(set(words), known).items():
-        number[word] = UNKNOWN if k is None else k
-    number[""] = EMPTY
+    found = find_words(set(words), known)
+    number = {word: UNKNOWN if k is None else k for word, k in found.items()} | {"": EMPTY}
     return np.fromiter((number[word] for word in words), np.int64, len(words))
 
 
@@ -285,15 +278,12 @@ def number_columns(x: NDArray[Any], names: Iterable[str] | None = None) -> Colum
         x = np.where(missing, medians, x)
     elif np.can_cast(x.dtype, np.float32):  # float32 loses nothing
         return None
-    # copies of few columns at a time
-    parts = [moments(x[:, i : i + 64]) for i in range(0, x.shape[1], 64)]
-    mean = torch.from_numpy(np.concatenate([mean for mean, _ in parts]).astype(np.float64))
-    std = torch.from_numpy(np.concatenate([std for _, std in parts]).astype(np.float64))
+    mean, std = (torch.from_numpy(part.astype(np.float64)) for part in moments(x))
     column_names = tuple(map(str, range(len(mean)) if names is None else names))
     if medians is not None:
         fill = torch.from_numpy(medians.astype(np.float64))
         return Columns(column_names, fill, {}, "impute", mean, std)
-    columns = Columns(column_names, mean.clone(), {}, "refuse", mean, std)
+    columns = Columns(column_names, mean, {}, "refuse", mean, std)
     return columns if bool(columns.shift.any()) else None
 
 
@@ -382,10 +372,10 @@ def _non_numbers(cells: NDArray[Any], words: list[str]) -> list[str] | None:
 
 
 class _Column(NamedTuple):
-    """A column of numbers or, with ``words``, of categories, when its cells are out of memory."""
+    """What is kept of a column of categories, its ``words``, or of numbers."""
 
     name: str
-    words: tuple[str, ...] | None
+    words: tuple[str, ...]  # () of numbers
     num_missing: int
     median: float = 0.0
     mean: float = 0.0
@@ -394,16 +384,15 @@ class _Column(NamedTuple):
     @property
     def is_wide(self) -> bool:
         """Whether these are too many categories for one-hot columns."""
-        return self.words is not None and len(self.words) > MAX_CATEGORIES
+        return len(self.words) > MAX_CATEGORIES
 
     def describe_gaps(self) -> str:
-        if self.words is None:
-            return _filled(self.num_missing, f"column {self.name!r}", self.median)
-        where = f"in column {self.name!r}"
-        counts = counted(
-            self.num_missing, f"missing word {where} counts", f"missing words {where} count"
-        )
-        return f"{counts} as none of its categories."
+        where = f"column {self.name!r}"
+        if not self.words:
+            return _filled(self.num_missing, where, self.median)
+        one = f"missing word in {where} counts"
+        many = f"missing words in {where} count"
+        return f"{counted(self.num_missing, one, many)} as none of its categories."
 
 
 def _filled(count: int, where: str, median: float) -> str:
@@ -458,13 +447,14 @@ def _fit_column(
     if suspicion is not None:
         if suspicion.is_certain and not keep:
             raise _LeftOut(suspicion.reason, "" if wide else "; name it in `features` to keep it")
-        notes.insert(0, f"Column {name!r} {suspicion.reason}: {suspicion.advice}.")
+        note = f"Column {name!r} {suspicion.reason}: {suspicion.condition} in an audit, else"
+        notes.insert(0, f"{note} `features`).")
     if non_numbers is None:
         return _Column(name, tuple(words), sum(cell is None for cell in cells)), notes
     gaps = np.isnan(cells)
     median = float(np.nanmedian(cells))
     mean, std = moments(np.where(gaps, median, cells))
-    return _Column(name, None, int(gaps.sum()), median, mean, std), notes
+    return _Column(name, (), int(gaps.sum()), median, mean, std), notes
 
 
 def _describe_words(name: str, words: list[str], non_numbers: list[str] | None) -> list[str]:
@@ -491,10 +481,10 @@ def _describe_words(name: str, words: list[str], non_numbers: list[str] | None) 
 
 
 class _Suspicion(NamedTuple):
-    """Why a column may mislead a model, what to do about it, and whether that is certain."""
+    """Why a column may mislead a model, when it should be left out, and whether that is certain."""
 
     reason: str
-    advice: str
+    condition: str
     is_certain: bool
 
 
@@ -505,14 +495,11 @@ def _find_identifier(name: str, values: NDArray[np.float64]) -> _Suspicion | Non
         return None
     if (known % 1).any() or len(np.unique(known)) < len(known):
         return None
-    advice = (
-        f"if it is an identifier, leave it out (`--id {name}` or `--ignore {name}` in an audit,"
-        " else `features`)"
-    )
+    condition = f"if it is an identifier, leave it out (`--id {name}` or `--ignore {name}`"
     steps = np.diff(values)
     if abs(steps[0]) == 1 and (steps == steps[0]).all():
-        return _Suspicion("numbers the rows", advice, True)
-    return _Suspicion("differs in every row", advice, _ID.search(name) is not None)
+        return _Suspicion("numbers the rows", condition, True)
+    return _Suspicion("differs in every row", condition, _ID.search(name) is not None)
 
 
 def _find_label_code(
@@ -535,11 +522,8 @@ def _find_label_code(
             return None
     if len(given) <= max(FEW_ROWS, 2 * num_classes) or not num_pairs == num_classes > 1:
         return None
-    advice = (
-        f"if it was made from the label, leave it out (`--ignore {name}` in an audit, else"
-        " `features`)"
-    )
-    return _Suspicion("corresponds one-to-one to the label", advice, len(given) > MANY_ROWS)
+    condition = f"if it was made from the label, leave it out (`--ignore {name}`"
+    return _Suspicion("corresponds one-to-one to the label", condition, len(given) > MANY_ROWS)
 
 
 def fit_columns(
@@ -589,33 +573,25 @@ def fit_columns(
             notes.append("Neighbours need one of numbers, or of at most 100 different words.")
         got = preview(list(features))
         raise ValueError(" ".join([f"Expected at least one usable column, got {got}.", *notes]))
-    columns.sort(key=lambda column: column.words is not None)  # numbers first
+    numbers = [column for column in columns if not column.words]
+    words = [column for column in columns if column.words]
     if missing == "impute":
-        gaps = [column for column in columns if column.num_missing and not column.is_wide]
-        notes += [column.describe_gaps() for column in gaps]
-    return _join(columns, missing, tuple(differing)), notes
-
-
-def _join(columns: list[_Column], missing: MissingPolicy, differing: tuple[str, ...]) -> Columns:
-    numbers = [column for column in columns if column.words is None]
-    words = {column.name: column.words for column in columns if column.words is not None}
-    wide = {column.name for column in columns if column.is_wide}
-    narrow = {name: names for name, names in words.items() if name not in wide}
-    num_inputs = len(numbers) + sum(map(len, narrow.values()))
-    mean = torch.zeros(num_inputs, dtype=torch.float64)
-    mean[: len(numbers)] = torch.tensor([column.mean for column in numbers], dtype=torch.float64)
-    std = torch.ones(num_inputs, dtype=torch.float64)
-    std[: len(numbers)] = torch.tensor([column.std for column in numbers], dtype=torch.float64)
-    return Columns(
-        tuple(column.name for column in numbers),
-        torch.tensor([column.median for column in numbers], dtype=torch.float64),
-        narrow,
-        missing,
-        mean,
-        std,
-        {name: words[name] for name in words if name in wide},
-        differing,
+        gaps = [column for column in (*numbers, *words) if column.num_missing]
+        notes += [column.describe_gaps() for column in gaps if not column.is_wide]
+    categories = {column.name: column.words for column in words if not column.is_wide}
+    num_one_hot = sum(map(len, categories.values()))
+    fill, mean, std = (
+        torch.tensor(values, dtype=torch.float64)
+        for values in (
+            [column.median for column in numbers],
+            [column.mean for column in numbers] + [0.0] * num_one_hot,
+            [column.std for column in numbers] + [1.0] * num_one_hot,
+        )
     )
+    names = tuple(column.name for column in numbers)
+    wide = {column.name: column.words for column in words if column.is_wide}
+    columns_fitted = Columns(names, fill, categories, missing, mean, std, wide, tuple(differing))
+    return columns_fitted, notes
 
 
 @DATASETS.register("table")
