@@ -11,7 +11,6 @@ from PIL import Image
 from noiseproof.data import (
     ClassBalanced,
     ImageFiles,
-    Split,
     corrupt,
     from_image_folder,
     get_dataset,

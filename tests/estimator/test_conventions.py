@@ -83,7 +83,7 @@ def test_a_validation_set_is_measured_and_not_trained_on() -> None:
         (
             {},
             {"X_val": X[:, :2], "y_val": NAMES},
-            "Expected inputs as `X` in `X_val`. X_val has 2 features, but .* 4",
+            "Expected inputs as `X` in `X_val`. X has 2 features, but .* 4",
         ),
         (
             {"validation": 0.1},

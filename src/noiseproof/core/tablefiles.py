@@ -70,13 +70,14 @@ def open_bytes(path: Path) -> BinaryIO:
 
 @dataclass(frozen=True)
 class TextFormat:
-    """Encoding, separator and decimal sign of a text file."""
+    """Encoding, separator and decimal sign of a text file, and its first record."""
 
     encoding: str = "utf-8"
     mark: bytes = b""  # the byte-order mark
     separator: str = ","
     decimal: str = "."
     thousands: str | None = None
+    first: Sequence[str] = ()  # cells
 
     @property
     def codec(self) -> str:
@@ -138,8 +139,10 @@ def detect_format(
         )
 
     separator = max(separators, key=rating)  # the first of equals
-    decimal, thousands = (".", None) if separator == "," else _decimal(tables[separator][header:])
-    return TextFormat(encoding, mark, separator, decimal, thousands)
+    records = tables[separator]
+    decimal, thousands = (".", None) if separator == "," else _decimal(records[header:])
+    first = next(iter(records), ())
+    return TextFormat(encoding, mark, separator, decimal, thousands, first)
 
 
 def _encoding(path: Path, sample: bytes, whole: bool) -> tuple[str, bytes]:
@@ -229,9 +232,8 @@ def read_header(
     """
     kind = table_kind(path)
     if kind in (".csv", ".tsv"):
-        return text_header(
-            path, detect_format(path, columns, header=header, whole=False), header=header
-        )
+        found = detect_format(path, columns, header=header, whole=False)
+        return header_names(found.first, header)
     if kind == ".xlsx":
         return header_names(next((cells for _, cells in read_sheet(path)), []), header)
     if kind != ".parquet":
@@ -243,26 +245,22 @@ def read_header(
     return [str(name) for name in names if not name.startswith("__index_level_")]
 
 
-def text_header(path: Path, found: TextFormat, *, header: bool = True) -> list[str]:
-    """The names of the columns of a .csv or .tsv file, by its format."""
-    with open_bytes(path) as file:
-        text = codecs.getincrementaldecoder(found.encoding)("replace").decode(
-            file.read(SAMPLE)[len(found.mark) :]
-        )
-    return header_names(next(read_cells(text, found.separator), []), header)
+def import_reader(module: str, extra: str, path: Path) -> Any:
+    """Import a library that reads ``path``, or say which ``extra`` adds it."""
+    try:
+        return import_module(module)
+    except ModuleNotFoundError:
+        raise ModuleNotFoundError(
+            f"Expected {module.partition('.')[0]} to read {path}, it is not installed. Run"
+            f" `{install_command(extra)}`."
+        ) from None
 
 
 def read_sheet(path: Path) -> Iterator[tuple[int, list[Any]]]:
     """The number, from 1, and the values of each row of the first sheet of an Excel file, without
     blank rows.
     """
-    try:
-        load_workbook = import_module("openpyxl").load_workbook
-    except ImportError:
-        raise ModuleNotFoundError(
-            f"Expected openpyxl to read {path}, it is not installed. Run"
-            f" `{install_command('excel')}`."
-        ) from None
+    load_workbook = import_reader("openpyxl", "excel", path).load_workbook
     with zipfile.ZipFile(path) as parts:
         check_members(parts, path)
     book = load_workbook(path, read_only=True, data_only=True)

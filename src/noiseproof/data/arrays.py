@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -144,19 +145,21 @@ def from_arrays(
             continue
         if not isinstance(pair, (tuple, list)) or len(pair) != 2:
             raise TypeError(f"Expected `{part}` to be a pair (x, y), got {type(pair).__name__}.")
-        other, more = check_features(pair[0], f"{part}[0]")
-        y, soft = labels.encode_soft(pair[1], f"{part}[1]")
-        _check_same_length(other, y, f"{part}[0]")
-        if (other.shape[1:], other.dtype) != (inputs.shape[1:], inputs.dtype):
+        place = f"{part}[0]"
+        other, more = check_features(pair[0], place)
+        y, soft = labels.encode(pair[1], f"{part}[1]")
+        _check_same_length(other, y, place)
+        shape = tuple(inputs.shape[1:])
+        if (tuple(other.shape[1:]), other.dtype) != (shape, inputs.dtype):
             raise ValueError(
-                f"Expected rows of shape {tuple(inputs.shape[1:])} and {inputs.dtype} in"
-                f" `{part}[0]`, as in training, got {tuple(other.shape[1:])} and {other.dtype}."
+                f"Expected rows of shape {shape} and {inputs.dtype} in `{place}`, as in training,"
+                f" got {tuple(other.shape[1:])} and {other.dtype}."
             )
         if columns is not None:
             other = columns.encode(_plain(pair[0]))
         splits[part] = Split(other, y, soft=soft)
         notes += more
-    return Dataset(name, labels.classes, **splits, encoder=columns, notes=tuple(notes), spec="")
+    return Dataset(name, labels.classes, **splits, encoder=columns, notes=tuple(notes))
 
 
 def _check_same_length(x: Tensor, y: Tensor, name: str) -> None:
@@ -174,22 +177,15 @@ def _plain(x: Any) -> NDArray[Any]:
     return _array(x, "x")
 
 
+@dataclass(frozen=True, eq=False)
 class DatasetInputs:
     """One field of the items of another dataset as lazy inputs."""
 
-    def __init__(
-        self,
-        items: Any,
-        field: int | str,
-        index: Tensor,
-        size: int | None = None,
-        fit: Fit = "crop",
-    ) -> None:
-        self.items = items
-        self.field = field
-        self.index = index
-        self.size = size
-        self.fit: Fit = fit
+    items: Any
+    field: int | str
+    index: Tensor
+    size: int | None = None
+    fit: Fit = "crop"
 
     def __len__(self) -> int:
         return len(self.index)
@@ -200,7 +196,7 @@ class DatasetInputs:
         return value if value.dtype is torch.uint8 else value.float()
 
     def subset(self, index: Tensor) -> DatasetInputs:
-        return DatasetInputs(self.items, self.field, self.index[index], self.size, self.fit)
+        return replace(self, index=self.index[index])
 
 
 def _read_item(items: Any, i: int) -> Any:
@@ -287,25 +283,24 @@ def read_pairs(dataset: Any, size: int | None, fit: Fit, lazy: bool = False) -> 
     """Return inputs and labels of all items (x, y): a tensor (N, …), a list of texts, or with
     ``lazy`` inputs that are read on access.
     """
-    if not hasattr(dataset, "__len__"):
-        if lazy:
-            raise TypeError(
-                "Expected a dataset with a length to read lazily, got an iterable one. Use"
-                " lazy=False."
-            )
-        items = iter(dataset)
-    else:
+    if hasattr(dataset, "__len__"):
         items = (_read_item(dataset, i) for i in range(len(dataset)))
-        if lazy and (targets := _targets(dataset)) is not None:
-            return DatasetInputs(dataset, 0, torch.arange(len(dataset)), size, fit), targets
+    elif lazy:
+        raise TypeError(
+            "Expected a dataset with a length to read lazily, got an iterable one. Use lazy=False."
+        )
+    else:
+        items = iter(dataset)
+    labels = _targets(dataset) if lazy else None
     inputs: list[Any] = []
-    labels = []
-    for item in items:
-        x, label = _pair_of(item)
-        if not lazy:
-            inputs.append(x if isinstance(x, str) else _as_tensor(x, size, fit))
-        labels.append(label)
-    if not labels:
+    if labels is None:
+        labels = []
+        for item in items:
+            x, label = _pair_of(item)
+            labels.append(label)
+            if not lazy:
+                inputs.append(x if isinstance(x, str) else _as_tensor(x, size, fit))
+    if not len(labels):
         raise ValueError("Expected at least one item in the dataset, got none.")
     if lazy:
         return DatasetInputs(dataset, 0, torch.arange(len(labels)), size, fit), labels
@@ -346,11 +341,9 @@ def _lazy(
     name: str, pairs: Mapping[str, Pair], classes: Sequence[str] | None, label: str = "y"
 ) -> Dataset:
     labels = TrainingLabels(pairs["train"][1], classes, f"{label} of train")
-    encoded = {part: labels.encode_soft(y, f"{label} of {part}") for part, (_, y) in pairs.items()}
+    encoded = {part: labels.encode(y, f"{label} of {part}") for part, (_, y) in pairs.items()}
     splits = {part: Split(pairs[part][0], y, soft=soft) for part, (y, soft) in encoded.items()}
-    return Dataset(
-        name, labels.classes, **splits, encoder=None, notes=tuple(labels.describe(label)), spec=""
-    )
+    return Dataset(name, labels.classes, **splits, notes=tuple(labels.describe(label)))
 
 
 class _Roles(NamedTuple):
@@ -403,13 +396,11 @@ def from_hf(
             x = lazy if size else stack_inputs(lazy[i] for i in range(len(lazy)))
             pairs[part] = (x, list(data[roles.label]))
         return _lazy("hf", pairs, roles.classes, roles.label)
-    import pandas as pd
-
     columns = [*([roles.text] if roles.text else roles.features), roles.label]
-    frames = {
-        part: pd.DataFrame({c: list(data[c]) for c in columns}) for part, data in parts.items()
+    tables: dict[str, Any] = {
+        part: {name: list(data[name]) for name in columns} for part, data in parts.items()
     }
-    options |= {"label": roles.label, "classes": roles.classes, **frames}
+    options |= {"label": roles.label, "classes": roles.classes, **tables}
     train = options.pop("train")
     if roles.text is not None:
         return from_text(train, text=roles.text, **options)
@@ -423,17 +414,20 @@ def hf_roles(
     text: str | None,
     features: Sequence[str] | None,
 ) -> _Roles:
-    """Return the columns that the user named; without an input, those that the types of the columns
-    suggest.
+    """Return the columns that the user named.
+
+    Without an input, it is the first column of images, else the only one of texts, else all others.
     """
     columns = list(train.column_names)
     kinds = train.features
     if not label:
-        label = "labels" if "labels" in columns and "label" not in columns else "label"
-        for c in columns:
-            if hasattr(kinds[c], "names") or list_class_names(kinds[c]) is not None:
-                label = c
-                break
+        of_classes = (
+            name
+            for name in columns
+            if hasattr(kinds[name], "names") or list_class_names(kinds[name]) is not None
+        )
+        usual = "labels" if "labels" in columns and "label" not in columns else "label"
+        label = next(of_classes, usual)
     if label not in columns:
         raise ValueError(
             f"Expected a column {label!r} among {preview(columns)}. Name the labels with `label`."
@@ -445,17 +439,12 @@ def hf_roles(
         )
     others = [c for c in columns if c != label]
     if not named:
-        image, text = _suggest_input(kinds, others)
+        image = next((c for c in others if type(kinds[c]).__name__ == "Image"), None)
+        strings = ("string", "large_string")
+        texts = [c for c in others if getattr(kinds[c], "dtype", None) in strings]
+        text = texts[0] if image is None and len(texts) == 1 else None
     classes = getattr(kinds[label], "names", None)
     return _Roles(label, image, text, list(features or others), classes)
-
-
-def _suggest_input(kinds: Mapping[str, Any], columns: list[str]) -> tuple[str | None, str | None]:
-    """The first image column, else the text column if it is the only one."""
-    if image := next((c for c in columns if type(kinds[c]).__name__ == "Image"), None):
-        return image, None
-    strings = [c for c in columns if getattr(kinds[c], "dtype", None) in ("string", "large_string")]
-    return None, strings[0] if len(strings) == 1 else None
 
 
 def is_sparse(value: Any) -> bool:

@@ -11,9 +11,12 @@ No tensor is read by the host and no constant is copied to the device, so ``appl
 """
 
 import math
+import tomllib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
 from typing import Any, Literal
 
 import torch
@@ -23,7 +26,8 @@ from torch import Tensor
 
 from noiseproof.core.checks import check_count, check_number, check_word
 from noiseproof.core.grammar import parse_call
-from noiseproof.papers import PAPERS, get_paper
+from noiseproof.models.pretrained import IMAGENET_MEAN, IMAGENET_STD
+from noiseproof.papers import PAPERS, Paper, get_paper
 
 Size = int | tuple[int, int]
 Interpolation = Literal["bilinear", "nearest"]
@@ -707,24 +711,7 @@ def _restore(values: Tensor, images: Tensor) -> Tensor:
 
 
 SAME_IMAGES = {"cifar10n": "cifar10", "cifar10h": "cifar10", "cifar100n": "cifar100"}
-IMAGENET = Normalise((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
-_CLOTHING = Normalise((0.6959, 0.6537, 0.6371), (0.3113, 0.3192, 0.3214))
-# Deviations are over all pixels of the training set; some papers take the mean of each image's own
-# instead.
-_CIFAR10 = Normalise((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))
-_CIFAR100 = Normalise((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762))
-_CROP_FLIP = (PadCrop(4), Flip())
-
-# The usual: random part of training, deterministic part of testing, normalisation of both.
-_RECIPES: dict[str, tuple[tuple[Transform, ...], tuple[Transform, ...], Normalise]] = {
-    "mnist": ((), (), Normalise((0.1307,), (0.3081,))),
-    "fashion-mnist": ((), (), Normalise((0.286,), (0.353,))),
-    "cifar10": (_CROP_FLIP, (), _CIFAR10),
-    "cifar100": (_CROP_FLIP, (), _CIFAR100),
-    "animal10n": ((Flip(),), (), IMAGENET),
-    "clothing1m": ((Resize(256), PadCrop(0, size=224), Flip()), (ResizeCrop(256, 224),), _CLOTHING),
-    "webvision": ((RandomResizedCrop(224), Flip()), (ResizeCrop(256, 224),), IMAGENET),
-}
+IMAGENET = Normalise(IMAGENET_MEAN, IMAGENET_STD)
 _TRANSFORMS: dict[str, type[Transform]] = {  # as the papers' files name them
     "pad-crop": PadCrop,
     "shift": Shift,
@@ -740,19 +727,22 @@ _TRANSFORMS: dict[str, type[Transform]] = {  # as the papers' files name them
 }
 
 
-def _from_paper(recipe: Mapping[str, Any], part: str) -> Iterator[Transform]:
+def _transformations(recipe: Mapping[str, Any], part: str) -> Iterator[Transform]:
     """The transformations of a part; ``normalise`` is the last one unless it is named."""
     specs = recipe.get(part, ())
     for spec in specs if "normalise" in specs else [*specs, "normalise"]:
         name, params = parse_call(spec)
-        params |= {"mean": recipe["mean"], "std": recipe["std"]} if name == "normalise" else {}
-        yield _TRANSFORMS[name](
-            **{key: tuple(v) if isinstance(v, list) else v for key, v in params.items()}
-        )
+        if name == "normalise":
+            params = {"mean": recipe["mean"], "std": recipe["std"]}
+        yield _TRANSFORMS[name](**params)
 
 
+@cache
 def _recipes() -> dict[tuple[str, str], dict[str, Any]]:
-    return {key: recipe for each in PAPERS for key, recipe in get_paper(each).augmentations.items()}
+    """The augmentations of papers, and without a paper the usual ones, by paper and dataset."""
+    usual = tomllib.loads((files(__package__) / "augmentation.toml").read_text("utf-8"))
+    sources = [Paper("", usual), *map(get_paper, PAPERS)]
+    return {key: recipe for paper in sources for key, recipe in paper.augmentations.items()}
 
 
 def strong_augmentation(dataset: str, paper: str | None) -> Compose | None:
@@ -760,7 +750,7 @@ def strong_augmentation(dataset: str, paper: str | None) -> Compose | None:
     the first.
     """
     recipe = _recipes().get((paper or "", SAME_IMAGES.get(dataset, dataset)), {})
-    return Compose([*_from_paper(recipe, "strong")]) if "strong" in recipe else None
+    return Compose([*_transformations(recipe, "strong")]) if "strong" in recipe else None
 
 
 def augmentation(dataset: str, paper: str | None = None, *, train: bool = True) -> Compose:
@@ -774,15 +764,12 @@ def augmentation(dataset: str, paper: str | None = None, *, train: bool = True) 
     >>> augmentation("cifar10", "bias").transforms[:2]
     (Flip(p=0.5), PadCrop(padding=4, size=None))
     """
-    name = SAME_IMAGES.get(dataset, dataset)
-    if paper is None and name in _RECIPES:
-        training, testing, normalise = _RECIPES[name]
-        return Compose([*(training if train else testing), normalise])
     recipes = _recipes()
-    if paper is not None and (paper, name) in recipes:
-        return Compose([*_from_paper(recipes[paper, name], "train" if train else "test")])
-    known = ", ".join([*sorted(_RECIPES), *(f"{d}@{p}" for p, d in sorted(recipes))])
-    raise ValueError(
-        f"Expected a dataset with a known augmentation, got {dataset!r} of paper {paper!r}. There"
-        f" are: {known}. For your own images, write Compose([…, Normalise(mean, std)])."
-    )
+    key = (paper or "", SAME_IMAGES.get(dataset, dataset))
+    if key not in recipes:
+        known = ", ".join(f"{name}@{of}".rstrip("@") for of, name in sorted(recipes))
+        raise ValueError(
+            f"Expected a dataset with a known augmentation, got {dataset!r} of paper {paper!r}."
+            f" There are: {known}. For your own images, write Compose([…, Normalise(mean, std)])."
+        )
+    return Compose([*_transformations(recipes[key], "train" if train else "test")])

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, Self, TypeAlias
 
@@ -88,10 +88,8 @@ class Split:
     soft: Tensor | None = None
 
     def __post_init__(self) -> None:
-        _check_lengths(
-            self.x,
-            {"label": self.y, "clean label": self.clean, "raw": self.raw, "soft label": self.soft},
-        )
+        columns = {"label": self.y, "clean label": self.clean, "raw": self.raw}
+        _check_lengths(self.x, columns | {"soft label": self.soft})
         if self.y.dtype is not torch.int64:
             raise TypeError(
                 f"Expected labels of dtype torch.int64, got {self.y.dtype}. Use y.long()."
@@ -149,15 +147,9 @@ class NoisyData:
     annotator: Tensor | None = None  # (N,) int64: who gave each label, where several did
 
     def __post_init__(self) -> None:
-        columns = {
-            "label": self.given,
-            "index": self.index,
-            "clean": self.clean,
-            "raw": self.raw,
-            "soft": self.soft,
-            "annotator": self.annotator,
-        }
-        _check_lengths(self.x, columns)
+        names = ("index", "clean", "raw", "soft", "annotator")
+        columns = {name: getattr(self, name) for name in names}
+        _check_lengths(self.x, {"label": self.given} | columns)
         _check_given(self.given, len(self.classes))
         _check_width(self.soft, len(self.classes))
 
@@ -188,11 +180,10 @@ class NoisyData:
         row, of the rows.
         """
         labels = self.labels.cpu()
-        counts = (
-            torch.bincount(labels, minlength=self.num_classes)
-            if labels.dim() == 1
-            else labels.double().sum(0)
-        )
+        if labels.dim() == 1:
+            counts = torch.bincount(labels, minlength=self.num_classes)
+        else:
+            counts = labels.double().sum(0)
         return counts.double() / len(self)
 
     @property
@@ -210,22 +201,20 @@ class NoisyData:
     def subset(self, index: Tensor) -> NoisyData:
         """The rows ``index``, with their row numbers in the source."""
         raw = None if self.raw is None else [self.raw[i] for i in index.tolist()]
-        return self._with_columns(lambda column: column[index], x=take(self.x, index), raw=raw)
+        columns = {name: column[index] for name, column in self._columns().items()}
+        return replace(self, x=take(self.x, index), raw=raw, **columns)
 
     def to(self, device: torch.device | str) -> NoisyData:
         """The same data on ``device``; images stay uint8, lazy inputs stay on disk."""
         x = self.x.to(device) if isinstance(self.x, Tensor) else self.x
-        return self._with_columns(lambda column: column.to(device), x=x)
+        columns = {name: column.to(device) for name, column in self._columns().items()}
+        return replace(self, x=x, **columns)
 
-    def _with_columns(self, change: Callable[[Tensor], Tensor], **others: Any) -> NoisyData:
-        """The same data with ``change`` of each column of labels and row numbers."""
-        columns = {
-            name: getattr(self, name) for name in ("given", "index", "clean", "soft", "annotator")
-        }
-        others |= {
-            name: column if column is None else change(column) for name, column in columns.items()
-        }
-        return replace(self, **others)
+    def _columns(self) -> dict[str, Any]:
+        """The columns of labels and row numbers that there are."""
+        names = ("given", "index", "clean", "soft", "annotator")
+        columns = {name: getattr(self, name) for name in names}
+        return {name: column for name, column in columns.items() if column is not None}
 
     def split(
         self, validation: float, *, generator: torch.Generator | int
@@ -387,16 +376,14 @@ def find_copies(data: Dataset) -> tuple[str, bool]:
         rows = x.detach().cpu().flatten(1).contiguous().numpy()
         hashes.append([xxh3_128_digest(row) for row in rows])
     train, test = hashes
-    if not train or not test:
-        return "", False
     counts = Counter(train)
     copies = sum(row in counts for row in test)
+    if not copies:
+        return "", False
     repeats = sum(count for count in counts.values() if count > 1) / len(train)
     # the training rows vary, too
     variance = len(test) * repeats * (1 - repeats) * (1 + 2 * len(test) / len(train))
     chance = len(test) * repeats + 4 * math.sqrt(variance) + max(1, len(test) / 100)
-    if not copies:
-        return "", False
     more = "more" if copies > chance else "no more"
     words = (
         f"{copies} of the {len(test)} test rows equal training rows in all but the label, {more}"

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from noiseproof.core.cluster import map_jobs
 from noiseproof.core.files import replacing
 from noiseproof.core.grammar import format_call, parse_call, parse_sum
-from noiseproof.core.messages import Progress, install_command
+from noiseproof.core.messages import Progress
 from noiseproof.core.registry import Registry
 from noiseproof.data.sources import PathLike
-from noiseproof.models.pretrained import Weights, is_installed
+from noiseproof.models.pretrained import Weights, check_packages, is_installed, spelled_out
 
 log = logging.getLogger("noiseproof")
 
@@ -93,36 +93,15 @@ def get_extractor(spec: str, kind: Kind) -> Extractor:
 
 
 def _create(spec: str, kind: Kind) -> Extractor:
-    name, params = parse_call(_spelled_out(spec))
+    name, params = parse_call(spelled_out(spec, "model"))
     cls: Any = FEATURES[name]
     if cls.kind != kind:
         suitable = sorted(name for name in FEATURES if cast(Any, FEATURES[name]).kind == kind)
         raise ValueError(
             f"Expected features for {kind}, one of {', '.join(suitable)}, got {spec!r}."
         )
-    if missing := [package for package in cls.packages if not is_installed(package)]:
-        raise ModuleNotFoundError(
-            f"The features {spec!r} need {' and '.join(missing)}, not installed here. Install with "
-            f"`{install_command(cls.extra)}`, or choose other features.",
-            name=missing[0],
-        )
+    check_packages(f"The extractor {spec!r}", cls.packages, cls.extra)
     return FEATURES.create(name, **params)
-
-
-def _spelled_out(spec: str) -> str:
-    """``timm:NAME,key=value`` as a call like any other: the first value without a key is the name
-    of a model.
-    """
-    prefix, colon, rest = spec.strip().partition(":")
-    first, comma, others = rest.partition(",")
-    if not colon or "=" in first:
-        return spec
-    if not first.strip():
-        raise ValueError(
-            f"Expected the name of a model after '{prefix}:', as in timm:resnet50, got {spec!r}."
-        )
-    model = first.strip() if first.strip().startswith("(") else f"({first.strip()})"
-    return f"{prefix}:model={model}{comma}{others}"
 
 
 class Joined(Extractor):

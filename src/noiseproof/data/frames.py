@@ -14,19 +14,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from noiseproof.core.limits import LimitExceeded, check_unpacked
-from noiseproof.core.messages import install_command, near_file, preview
+from noiseproof.core.messages import near_file, preview
 from noiseproof.core.tablefiles import (
     HEADERLESS_KINDS,
     KINDS,
     check_column,
     detect_format,
     header_names,
+    import_reader,
     open_bytes,
     parse_json_line,
     read_json_lines,
     read_sheet,
     table_kind,
-    text_header,
 )
 from noiseproof.data.sources import PathLike
 
@@ -232,7 +232,7 @@ def _read_csv(
     import pandas as pd
 
     found = detect_format(path, verbatim, header=header)
-    names = text_header(path, found, header=header)
+    names = header_names(found.first, header)
     _check_once(names)  # pandas would rename one to x.1
     # pandas infers types from this file alone: 02 would become the number 2 if no other word is in
     # its column. "NA", "None" and "null" may be names of classes, 007 is another id than 7: only
@@ -298,19 +298,9 @@ def sheet_frame(path: Path, header: bool = True) -> tuple[pd.DataFrame, list[int
     return pd.DataFrame(cells, columns=names), [number for number, _ in rows]
 
 
-def _import_arrow(path: Path, module: str) -> Any:
-    try:
-        return import_module(module)
-    except ModuleNotFoundError:
-        raise ModuleNotFoundError(
-            f"Expected pyarrow to read {path}, it is not installed. Run"
-            f" `{install_command('parquet')}`."
-        ) from None
-
-
 def read_arrow(path: Path) -> Any:
     """A Parquet, Feather or Arrow IPC file, or an Arrow stream, as an Arrow table."""
-    pa = _import_arrow(path, "pyarrow")
+    pa = import_reader("pyarrow", "parquet", path)
     if table_kind(path) == ".parquet":
         return open_parquet(path).read()  # half the memory of `read_table`
     with open_bytes(path) as file:
@@ -325,7 +315,7 @@ def read_arrow(path: Path) -> Any:
 
 def open_parquet(path: Path) -> Any:
     """A Parquet file; one with many more cells than bytes is refused."""
-    pq = _import_arrow(path, "pyarrow.parquet")
+    pq = import_reader("pyarrow.parquet", "parquet", path)
     file = pq.ParquetFile(path, pre_buffer=False)
     check_unpacked(
         8 * file.metadata.num_rows * file.metadata.num_columns, path.stat().st_size, path

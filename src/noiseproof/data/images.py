@@ -248,4 +248,4 @@ def from_image_folder(path: PathLike, *, size: int = 224, fit: Fit = "crop") -> 
             notes.append(f"{others} left out of {folder}.")
         splits[part] = Split(ImageFiles(folder, names, size=size, fit=fit), torch.tensor(labels))
     notes += describe_labels(splits["train"].y, classes)
-    return Dataset(root.name, classes, **splits, encoder=None, notes=tuple(notes), spec="")
+    return Dataset(root.name, classes, **splits, notes=tuple(notes))

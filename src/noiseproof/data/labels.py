@@ -16,8 +16,7 @@ from torch import Tensor
 from noiseproof.core.messages import preview
 
 NUMBER = re.compile(r"-?(0|[1-9]\d{0,17})(\.\d+)?", re.ASCII)  # 01 and 1e5 are words
-_SCALARS = (complex, np.complexfloating, timedelta, np.timedelta64)  # that are not classes
-_NO_CLASS = (*_SCALARS, list, tuple, dict, set, np.ndarray)
+NO_CLASS = (complex, timedelta, np.timedelta64, list, tuple, dict, set, np.ndarray)
 
 
 def read_labels(values: Any, name: str = "y") -> NDArray[Any]:
@@ -37,23 +36,16 @@ def _as_written(values: Any, name: str) -> NDArray[Any]:
     if labels.dtype.kind == "M":  # `tolist` would return nanoseconds since 1970
         _refuse_rows(np.isnat(labels), name)
         return np.datetime_as_string(labels, unit="auto").astype(object)  # 2020-01-01 in any unit
-    kind = str(labels.dtype) if labels.dtype.kind in "cmV" else ""
-    words = labels.tolist() if labels.dtype != object else list(labels)
-    for value in words:
-        if isinstance(value, _NO_CLASS):
-            kind = kind or type(value).__name__
-            break
-    if kind:
+    kinds = [str(labels.dtype)] if labels.dtype.kind in "cmV" else []
+    kinds += [type(value).__name__ for value in labels.flat if isinstance(value, NO_CLASS)]
+    if kinds:
         raise ValueError(
-            f"Expected words, whole numbers or dates as labels in `{name}`, got {kind}. Write each"
-            " class as one word."
+            f"Expected words, whole numbers or dates as labels in `{name}`, got {kinds[0]}. Write"
+            " each class as one word."
         )
-    words = [
-        value.decode("utf-8", "replace") if isinstance(value, bytes) else value for value in words
-    ]
-    is_missing = [_is_missing(value) or not str(value).strip() for value in words]
-    _refuse_rows(np.array(is_missing, dtype=bool), name)
-    return np.array([str(value) for value in words], dtype=object)
+    words = ["" if _is_missing(value) else _word(value) for value in labels.tolist()]
+    _refuse_rows(np.array([not word.strip() for word in words], dtype=bool), name)
+    return np.array(words, dtype=object)
 
 
 def _one_column(values: Any, name: str) -> NDArray[Any]:
@@ -85,6 +77,10 @@ def _numbered(labels: NDArray[Any], name: str) -> NDArray[Any]:
     if any("." in word for word in labels):
         return _whole_numbers(labels.astype(np.float64), name)
     return labels.astype(np.int64)
+
+
+def _word(value: Any) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 
 def _is_missing(value: Any) -> bool:
@@ -127,30 +123,33 @@ def encode_labels(
     and some of the ``classes`` are numbers; otherwise each label is looked up by its name.
     """
     labels = _as_written(values, name)
-    known = None if classes is None else tuple(map(str, classes))
-    are_words = isinstance(next(iter(values), None), (str, bytes))
-    # Independent of the other labels, which differ between parts of the data: "2" is the class "2"
-    # in each of them.
-    if known is None or (positions and not (are_words and any(map(NUMBER.fullmatch, known)))):
+    if classes is None:
         labels = _numbered(labels, name)
-    distinct = sorted(set(labels.tolist()))
-    names = tuple(map(str, distinct)) if known is None else known
+        distinct, codes = np.unique(labels, return_inverse=True)
+        return torch.from_numpy(codes.astype(np.int64)), tuple(map(str, distinct))
+    names = tuple(map(str, classes))
     if len(set(names)) < len(names):
         raise ValueError(
             f"Expected each of the {len(names)} `classes` once, got {preview(list(names))}."
         )
+    are_words = isinstance(next(iter(values), None), (str, bytes))
+    # Independent of the other labels, which differ between parts of the data: "2" is the class "2"
+    # in each of them.
+    if positions and not (are_words and any(map(NUMBER.fullmatch, names))):
+        labels = _numbered(labels, name)
     targets: Sequence[str] = names
     expected = preview(names)
     if positions and labels.dtype != object:
         targets = [str(k) for k in range(len(names))]
         expected = f"the positions 0 … {len(names) - 1} in `classes`"
-    number = find_words(map(str, distinct), targets)
+    words = list(map(str, labels.tolist()))
+    number = find_words(sorted(set(words)), targets)
     if unknown := [word for word, k in number.items() if k is None]:
         raise ValueError(
             f"Expected labels of `{name}` among {expected}, got {preview(unknown)}. "
             "Correct these labels, drop their rows, or name all classes with `classes`."
         )
-    return torch.tensor([number[str(label)] for label in labels.tolist()], dtype=torch.int64), names
+    return torch.tensor([number[word] for word in words], dtype=torch.int64), names
 
 
 def soft_labels(values: Any, name: str = "y") -> Tensor | None:
@@ -212,11 +211,7 @@ class TrainingLabels:
                 f" {preview(list(self.classes))}."
             )
 
-    def encode(self, values: Any, name: str) -> Tensor:
-        """Class numbers (N,) of the labels of another part."""
-        return self.encode_soft(values, name)[0]
-
-    def encode_soft(self, values: Any, name: str) -> tuple[Tensor, Tensor | None]:
+    def encode(self, values: Any, name: str) -> tuple[Tensor, Tensor | None]:
         """Class numbers (N,) of another part, and the distributions (N, K) if it has soft
         labels.
         """
@@ -233,7 +228,8 @@ class TrainingLabels:
     def describe(self, name: str = "y") -> list[str]:
         if self.soft is None:
             return describe_labels(self.y, self.classes, name)
-        ties = int(((self.soft == self.soft.amax(1, keepdim=True)).sum(1) > 1).sum())
+        is_mode = self.soft == self.soft.amax(1, keepdim=True)
+        ties = int((is_mode.sum(1) > 1).sum())
         if not ties:
             return []
         return [

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
-from functools import cache, cached_property, partial
-from pathlib import Path
+from functools import cache, cached_property
 from typing import Any, Self, TypeAlias
 
 import numpy as np
@@ -16,7 +16,7 @@ from torch import Tensor
 from noiseproof.core.checks import check_count
 from noiseproof.core.messages import Progress
 from noiseproof.data.augment import IMAGENET
-from noiseproof.data.base import derive_generator, shuffled
+from noiseproof.data.base import derive_generator, shuffled, take
 from noiseproof.data.features import (
     FEATURES,
     Extractor,
@@ -153,6 +153,8 @@ class Pictures:
     """N pictures as bytes (N, C, H, W), or as files that are decoded when they are needed."""
 
     def __init__(self, source: Tensor | ImageFiles | Sequence[PathLike]) -> None:
+        if not isinstance(source, Tensor | ImageFiles):
+            source = ImageFiles("", map(os.fspath, source))
         self.source = source
         if isinstance(source, Tensor) and (source.dim() != 4 or source.dtype is not torch.uint8):
             raise ValueError(
@@ -163,21 +165,13 @@ class Pictures:
     def __len__(self) -> int:
         return len(self.source)
 
-    def _path(self, i: int) -> Path:
-        assert not isinstance(self.source, Tensor)
-        return self.source.path(i) if isinstance(self.source, ImageFiles) else Path(self.source[i])
-
     def _sample(self) -> range:
         """Up to about a hundred pictures, evenly spread."""
         return range(0, len(self), max(1, len(self) // 100))
 
     def subset(self, index: Tensor) -> Pictures:
         """Return the pictures ``index``, in that order."""
-        if isinstance(self.source, Tensor):
-            return Pictures(self.source[index])
-        if isinstance(self.source, ImageFiles):
-            return Pictures(self.source.subset(index))
-        return Pictures([self.source[i] for i in index.tolist()])
+        return Pictures(take(self.source, index))
 
     def side(self) -> int:
         """Return the median of the shorter sides of up to a hundred pictures."""
@@ -185,7 +179,7 @@ class Pictures:
             return min(self.source.shape[2:])
         sides = []
         for i in self._sample():
-            with open_image(self._path(i)) as image:
+            with open_image(self.source.path(i)) as image:
                 sides.append(min(image.size))
         return int(np.median(sides))
 
@@ -193,7 +187,7 @@ class Pictures:
         """Return pictures in colour, each scaled to a square, uint8 (B, 3, size, size)."""
         if not isinstance(self.source, Tensor):
             rows = range(start, min(stop, len(self)))
-            return torch.stack([decode(self._path(i), size, "squash") for i in rows])
+            return torch.stack([decode(self.source.path(i), size, "squash") for i in rows])
         colour = self.source[start:stop, :3]
         if colour.shape[1] < 3:
             colour = colour[:, :1].expand(-1, 3, -1, -1)
@@ -219,7 +213,7 @@ class Pictures:
             content = self.source.contiguous().numpy().tobytes()
             return digest([str(tuple(self.source.shape)), content])
         # one file in memory at a time
-        return digest(self._path(i).read_bytes() for i in range(len(self)))
+        return digest(self.source.path(i).read_bytes() for i in range(len(self)))
 
 
 @FEATURES.register_class("pixels")
@@ -263,9 +257,7 @@ class PicturePatches(Extractor):
 def _in_batches(
     encode: _Encode, pictures: Pictures, size: int, batch: int, progress: Progress | None
 ) -> Tensor:
-    """The features of ``pictures`` of ``size`` pixels; ``encode`` is a function of a module, or a
-    part of one.
-    """
+    """The features of ``pictures`` of ``size`` pixels."""
     return torch.from_numpy(
         encode_blocks(
             _encode_batch,
@@ -306,6 +298,7 @@ class EfficientNetFeatures(Extractor):
         return EfficientNetLite0.weights()
 
     def fit(self, rows: Pictures, *, seed: int = 0) -> Self:
+        self.axes = None
         sample = rows.subset(shuffled(len(rows), derive_generator(seed))[:FIT_IMAGES])
         self.axes = MainAxes(self._features(sample), self.dim)
         return self
@@ -315,28 +308,25 @@ class EfficientNetFeatures(Extractor):
     ) -> NDArray[np.float32]:
         if len(rows) > MANY:
             return super().fit_encode(rows, seed=seed, progress=progress)
+        self.axes = None
         x = self._features(rows, progress)
         self.axes = MainAxes(x[shuffled(len(x), derive_generator(seed))[:FIT_IMAGES]], self.dim)
         return np.asarray(self.axes(x).numpy())
 
     def encode(self, rows: Pictures, *, progress: Progress | None = None) -> NDArray[np.float32]:
         assert self.axes is not None, "fit comes first"
-        return np.asarray(self._features(rows, progress, self.axes).numpy())
+        return np.asarray(self._features(rows, progress).numpy())
 
-    def _features(
-        self, rows: Pictures, progress: Progress | None = None, axes: MainAxes | None = None
-    ) -> Tensor:
-        """Return (N, 1280), or (N, dim) on ``axes``."""
+    def _features(self, rows: Pictures, progress: Progress | None = None) -> Tensor:
+        """Return (N, 1280), or (N, dim) on the axes once there are any."""
         # Batches that leave the processor's cache are slow: at 224 pixels, 32 pictures take 1.6
         # times as long as 8.
         batch = 8 if self.size > 160 else 16
-        encode = partial(_efficientnet_features, size=self.size, axes=axes)
-        return _in_batches(encode, rows, self.size, batch, progress)
+        return _in_batches(self.encode_batch, rows, self.size, batch, progress)
 
-
-def _efficientnet_features(pictures: Tensor, size: int, axes: MainAxes | None) -> Tensor:
-    features = _efficientnet(size)(pictures)
-    return features if axes is None else axes(features)
+    def encode_batch(self, pictures: Tensor) -> Tensor:
+        features = _efficientnet(self.size)(pictures)
+        return features if self.axes is None else self.axes(features)
 
 
 @cache

@@ -13,6 +13,21 @@ from noiseproof.core.messages import Brief
 from noiseproof.data.labelsets import Labels
 from noiseproof.data.tables import FeatureTable
 
+COLUMNS = (
+    "labels",
+    "row",
+    "x",
+    "table",
+    "pred_probs",
+    "similarities",
+    "ids",
+    "texts",
+    "groups",
+    "time",
+    "trusted",
+    "decided",
+)
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Skipped(Brief):
@@ -67,24 +82,8 @@ class Rows:
         """
         if keep.all():
             return self
-        columns = (
-            "labels",
-            "row",
-            "x",
-            "pred_probs",
-            "similarities",
-            "ids",
-            "texts",
-            "groups",
-            "time",
-            "trusted",
-            "decided",
-        )
-        arrays = {
-            name: value[keep] for name in columns if (value := getattr(self, name)) is not None
-        }
-        if self.table is not None:
-            arrays["table"] = self.table.subset(keep)
+        columns = {name: getattr(self, name) for name in COLUMNS}
+        arrays = {name: value[keep] for name, value in columns.items() if value is not None}
         dropped = self.row[~keep]
         skipped = (Skipped(reason, dropped[dropped >= 0]),) if reason else ()
         return replace(self, **arrays, skipped=(*self.skipped, *skipped))

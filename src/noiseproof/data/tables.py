@@ -64,7 +64,7 @@ class FeatureTable:
     def of_numbers(cls, x: NDArray[np.float32]) -> FeatureTable:
         return cls(x, (0,) * x.shape[1])
 
-    def subset(self, rows: NDArray[Any]) -> FeatureTable:
+    def __getitem__(self, rows: NDArray[Any]) -> FeatureTable:
         """Return some of the rows, by numbers or a mask (N,)."""
         numbers = np.flatnonzero(rows) if rows.dtype == bool else rows
         frame = None if self.frame is None else self.frame.take(numbers)
@@ -283,11 +283,12 @@ def number_columns(x: NDArray[Any], names: Iterable[str] | None = None) -> Colum
     if medians is not None:
         fill = torch.from_numpy(medians.astype(np.float64))
         return Columns(column_names, fill, {}, "impute", mean, std)
-    columns = Columns(column_names, mean, {}, "refuse", mean, std)
+    columns = Columns(column_names, mean.clone(), {}, "refuse", mean, std)
     return columns if bool(columns.shift.any()) else None
 
 
-def _is_numeric(column: pd.Series[Any]) -> bool:
+def is_numeric(column: pd.Series[Any]) -> bool:
+    """Return whether all cells of a column are numbers or truth values."""
     from pandas.api import types
 
     kind = column.dtype
@@ -423,7 +424,7 @@ def _fit_column(
     cells: Any = None
     non_numbers: list[str] | None = []
     notes: list[str] = []
-    if not _is_numeric(column):
+    if not is_numeric(column):
         cells = _words(column)
         words = sorted(set(cells) - {""})
         is_categorical = isinstance(column.dtype, pd.CategoricalDtype)
@@ -644,9 +645,8 @@ def from_table(
     for part, other in {"test": test, "validation": validation, "trusted": trusted}.items():
         if other is not None:
             frame = read_table(other, label, categories=columns.categories, header=header)
-            splits[part] = Split(
-                columns.encode(frame), labels.encode(frame[label], f"{label} of {part}")
-            )
+            y, _ = labels.encode(frame[label], f"{label} of {part}")
+            splits[part] = Split(columns.encode(frame), y)
             notes += columns.describe(frame, part)
     return Dataset(
         table_name(table, "table"),
@@ -654,5 +654,4 @@ def from_table(
         **splits,
         encoder=columns,
         notes=tuple(notes),
-        spec="",
     )

@@ -322,7 +322,7 @@ def from_text(
         if other is not None:
             frame = read_table(other, label, text, header=header)
             texts = _texts(frame, text)
-            y = labels.encode(frame[label], f"{label} of {part}")
+            y, _ = labels.encode(frame[label], f"{label} of {part}")
             splits[part] = Split(features.encode(texts), y, raw=texts)
     for part, split in splits.items():
         if num_empty := int((split.x == 0).all(1).sum()):  # type: ignore[union-attr]
@@ -336,5 +336,4 @@ def from_text(
         **splits,
         encoder=features,
         notes=tuple(notes),
-        spec="",
     )

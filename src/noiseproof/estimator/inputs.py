@@ -21,7 +21,7 @@ from noiseproof.data.features import Extractor
 from noiseproof.data.frames import as_frame, is_foreign_table, library_of
 from noiseproof.data.images import SUFFIXES
 from noiseproof.data.pictures import Pictures, picture_extractor
-from noiseproof.data.tables import fit_columns, number_columns
+from noiseproof.data.tables import fit_columns, is_numeric, number_columns
 from noiseproof.data.text import text_extractor
 
 Ints: TypeAlias = NDArray[np.int64]
@@ -85,7 +85,7 @@ class EncodedInputs:
                 f"Expected paths of picture files, found no file {str(absent[0])!r} ({len(absent)}"
                 " missing)."
             )
-        return Pictures([Path(path) for path in rows])
+        return Pictures(rows)
 
     def _scaled(self, x: NDArray[Any]) -> Tensor:
         if self.has_one_scale:
@@ -122,7 +122,7 @@ def encode_inputs(estimator: Any, X: Any, *, reset: bool, seed: int = 0) -> Tens
         x, _ = check_features(X, "X")
         if reset:
             estimator.n_features_in_ = math.prod(x.shape[1:])
-    elif (reset and _has_categories(X)) or (columns is not None and columns.categories):
+    elif (reset and has_words(X)) or (columns is not None and columns.categories):
         x = _encode_table(estimator, X, reset)
     else:
         x = _encode_numbers(estimator, X.toarray() if issparse(X) else X, reset)
@@ -215,15 +215,7 @@ def are_paths(words: list[Any]) -> bool:
     return is_short and first.suffix.lower() in SUFFIXES and first.is_file()
 
 
-def _has_categories(X: Any) -> bool:
-    if not (hasattr(X, "columns") and hasattr(X, "iloc")):
-        return False
-    from pandas.api import types
-
-    # objects that are numbers for NumPy, too
-    numbers = ("integer", "floating", "mixed-integer-float", "decimal", "boolean")
-    for i in range(X.shape[1]):
-        column = X.iloc[:, i]
-        if not types.is_numeric_dtype(column.dtype) and types.infer_dtype(column) not in numbers:
-            return True
-    return False
+def has_words(X: Any) -> bool:
+    """Return whether the inputs are a DataFrame with columns of other than numbers."""
+    is_frame = hasattr(X, "columns") and hasattr(X, "iloc")
+    return is_frame and not all(is_numeric(X.iloc[:, i]) for i in range(X.shape[1]))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -353,9 +352,8 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
             )
         try:
             x: Tensor = encode_inputs(self, X, reset=False)
-        except ValueError as error:  # scikit-learn calls all inputs X
-            text = re.sub(r"\bX\b", "X_val", str(error))
-            raise ValueError(f"Expected inputs as `X` in `X_val`. {text}") from error
+        except ValueError as error:
+            raise ValueError(f"Expected inputs as `X` in `X_val`. {error}") from error
         labels = np.asarray(y)
         if labels.shape != (len(x),):
             raise ValueError(

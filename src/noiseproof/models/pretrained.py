@@ -29,6 +29,7 @@ from noiseproof.models.base import Backbone
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
+LIBRARIES = ("timm", "sentence-transformers", "transformers")  # of models by name
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,17 @@ class Weights:
 def is_installed(*packages: str) -> bool:
     """Return whether all of the modules could be imported, without importing them."""
     return all(importlib.util.find_spec(package) is not None for package in packages)
+
+
+def check_packages(what: str, packages: Sequence[str], extra: str) -> None:
+    """Refuse ``what`` where a package that it uses is not installed."""
+    missing = [package for package in packages if not is_installed(package)]
+    if missing:
+        raise ModuleNotFoundError(
+            f"{what} needs {' and '.join(missing)}, not installed here. Run"
+            f" `{install_command(extra)}`, or choose another.",
+            name=missing[0],
+        )
 
 
 def package_file(package: str, path: str) -> Path:
@@ -152,14 +164,7 @@ class EfficientNetBackbone(Backbone):
         generator: Generator | None = None,
     ) -> None:
         super().__init__()
-        if missing := [
-            package for package in EfficientNetLite0.packages if not is_installed(package)
-        ]:
-            raise ModuleNotFoundError(
-                f"The model efficientnet-lite0 needs {' and '.join(missing)}. Run"
-                f" `{install_command('vision')}`.",
-                name=missing[0],
-            )
+        check_packages("The model efficientnet-lite0", EfficientNetLite0.packages, "vision")
         if in_channels != 3:
             raise ValueError(
                 f"Expected colour images for efficientnet-lite0, got {in_channels} channels."
@@ -321,41 +326,40 @@ def _load_checkpoint(model: nn.Module, path: Path) -> None:
     """
     if not path.is_file():
         raise FileNotFoundError(f"Expected weights at `checkpoint_path` {path}, found no file.")
-    state: Any
-    if path.suffix == ".safetensors":
-        state = load_file(path)
-    else:
-        state = torch.load(path, "cpu", weights_only=True)
+    is_safe = path.suffix == ".safetensors"
+    state: Any = load_file(path) if is_safe else torch.load(path, "cpu", weights_only=True)
     for key in ("state_dict", "model"):  # what training scripts of timm and torchvision save
         state = state[key] if isinstance(state.get(key), Mapping) else state
     state = {key.removeprefix("module."): value for key, value in state.items()}
     classifier = getattr(model, "pretrained_cfg", {}).get("classifier") or "fc"
     names = (classifier,) if isinstance(classifier, str) else tuple(classifier)
-    known = model.state_dict()
-    extra = [
-        key
-        for key in state
-        if key not in known and not key.startswith(tuple(f"{name}." for name in names))
+    of_classifier = tuple(f"{name}." for name in names)
+    loaded = model.load_state_dict(state, strict=False)
+    faults = [f"none for {key!r}" for key in loaded.missing_keys]
+    faults += [
+        f"others, as {key!r}" for key in loaded.unexpected_keys if not key.startswith(of_classifier)
     ]
-    if extra or (absent := [key for key in known if key not in state]):
+    if faults:
         raise ValueError(
-            f"Expected the weights of this model in {path}, got "
-            + (f"others, as {extra[0]!r}." if extra else f"none for {absent[0]!r}.")
-            + " Name the model that they belong to."
+            f"Expected the weights of this model in {path}, got {faults[-1]}. Name the model that"
+            " they belong to."
         )
-    model.load_state_dict({key: value for key, value in state.items() if key in known})
 
 
-def spelled_out(spec: str) -> str:
-    """``timm:NAME,key=value,…`` as a call like any other."""
+def spelled_out(spec: str, key: str = "name") -> str:
+    """``timm:NAME,key=value,…`` as a call like any other, with ``key=NAME``."""
     prefix, _, rest = spec.strip().partition(":")
-    if prefix.strip() != "timm" or rest.startswith("name="):
+    first, comma, others = rest.partition(",")
+    model = first.strip()
+    if prefix.strip() not in LIBRARIES or "=" in model:
         return spec
-    if not rest:
+    if not model:
         raise ValueError(
-            f"Expected the name of a model after 'timm:', as in timm:resnet50, got {spec!r}."
+            f"Expected the name of a model after '{prefix}:', as in timm:resnet50, got {spec!r}."
         )
-    return f"timm:name={rest}"
+    if not model.startswith("("):
+        model = f"({model})"
+    return f"{prefix}:{key}={model}{comma}{others}"
 
 
 def without_weights(model: str) -> str:

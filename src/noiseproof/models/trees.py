@@ -65,13 +65,12 @@ class TreeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.merges_ = {}
         if self.kind == "boosting":
             self.merges_ = _merges(values, self.num_categories)
-        self.model_ = _MAKERS[self.kind](
-            self, len(x), values.shape[1], np.unique(labels, return_counts=True)[1]
-        )
-        options = {}
+        counts = np.unique(labels, return_counts=True)[1]
+        self.model_ = _MAKERS[self.kind](self, *values.shape, counts)
+        options: dict[str, Any] = {"sample_weight": sample_weight}
         if self.kind == "lightgbm":
             options["categorical_feature"] = self.categorical.tolist()
-        self.model_.fit(self._prepared(values), labels, sample_weight=sample_weight, **options)
+        self.model_.fit(self._prepared(values), labels, **options)
         self.classes_ = np.asarray(self.model_.classes_).ravel()
         return self
 
@@ -125,12 +124,9 @@ def _merges(
     merges = {}
     for column, n in enumerate(num_categories):
         if n > MAX_CATEGORIES:
-            counts = np.bincount(x[~np.isnan(x[:, column]), column].astype(np.int64), minlength=n)
-            codes = np.full(n, MAX_CATEGORIES - 1)
-            codes[np.argsort(-counts, kind="stable")[: MAX_CATEGORIES - 1]] = np.arange(
-                MAX_CATEGORIES - 1
-            )
-            merges[column] = codes
+            known = x[~np.isnan(x[:, column]), column].astype(np.int64)
+            by_count = np.argsort(-np.bincount(known, minlength=n), kind="stable")
+            merges[column] = np.minimum(np.argsort(by_count), MAX_CATEGORIES - 1)
     return merges
 
 
@@ -138,20 +134,16 @@ def round_seconds(num_rows: int, num_columns: int, num_classes: int) -> float:
     """Expected time of a round of boosting: of one tree, or one for each of more than two
     classes.
     """
-    return (num_classes if num_classes > 2 else 1) * (
-        TREE_SECONDS + CELL_SECONDS * num_rows * num_columns
-    )
+    num_trees = num_classes if num_classes > 2 else 1
+    return num_trees * (TREE_SECONDS + CELL_SECONDS * num_rows * num_columns)
 
 
 def boosting_rounds(
     num_rows: int, num_columns: int, num_classes: int, min_rounds: int = MIN_ROUNDS
 ) -> int:
     """How many rounds fit into the time for a fit."""
-    return int(
-        np.clip(
-            FIT_SECONDS / round_seconds(num_rows, num_columns, num_classes), min_rounds, MAX_ROUNDS
-        )
-    )
+    rounds = FIT_SECONDS / round_seconds(num_rows, num_columns, num_classes)
+    return int(np.clip(rounds, min_rounds, MAX_ROUNDS))
 
 
 def _boosting(self: TreeClassifier, n: int, d: int, counts: NDArray[np.int64]) -> Any:
