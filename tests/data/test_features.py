@@ -113,7 +113,7 @@ def test_names_that_do_not_exist_or_do_not_suit(monkeypatch: pytest.MonkeyPatch)
     ):
         monkeypatch.setitem(sys.modules, package, None)
         with pytest.raises(
-            ModuleNotFoundError, match=rf"need {package}, .*`{re.escape(install_command(extra))}`"
+            ModuleNotFoundError, match=rf"needs {package}, .*`{re.escape(install_command(extra))}`"
         ):
             get_extractor(spec, "texts")
     assert text_extractor("auto").spec == "tfidf"  # what is left without the package

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from noiseproof.core.limits import check_members, check_unpacked
 from noiseproof.core.messages import install_command, preview
@@ -62,7 +62,7 @@ def table_kind(path: str | os.PathLike[str]) -> str | None:
 def open_bytes(path: Path) -> BinaryIO:
     """The file, unpacked if its name ends with .gz."""
     is_packed = path.name.lower().endswith(".gz")
-    return gzip.open(path, "rb") if is_packed else open(path, "rb")
+    return cast(BinaryIO, gzip.open(path, "rb") if is_packed else open(path, "rb"))
 
 
 # How a text file is written

@@ -139,7 +139,7 @@ def from_arrays(
             " mean was subtracted, because float32 can't distinguish them; `encoder.encode` does"
             " the same to new rows."
         )
-    splits = {"train": Split(encoded, labels.y, soft=labels.soft)}
+    splits: dict[str, Any] = {"train": Split(encoded, labels.y, soft=labels.soft)}
     for part, pair in {"test": test, "validation": validation, "trusted": trusted}.items():
         if pair is None:
             continue
@@ -342,7 +342,9 @@ def _lazy(
 ) -> Dataset:
     labels = TrainingLabels(pairs["train"][1], classes, f"{label} of train")
     encoded = {part: labels.encode(y, f"{label} of {part}") for part, (_, y) in pairs.items()}
-    splits = {part: Split(pairs[part][0], y, soft=soft) for part, (y, soft) in encoded.items()}
+    splits: dict[str, Any] = {
+        part: Split(pairs[part][0], y, soft=soft) for part, (y, soft) in encoded.items()
+    }
     return Dataset(name, labels.classes, **splits, notes=tuple(labels.describe(label)))
 
 
@@ -439,12 +441,17 @@ def hf_roles(
         )
     others = [c for c in columns if c != label]
     if not named:
-        image = next((c for c in others if type(kinds[c]).__name__ == "Image"), None)
-        strings = ("string", "large_string")
-        texts = [c for c in others if getattr(kinds[c], "dtype", None) in strings]
-        text = texts[0] if image is None and len(texts) == 1 else None
+        image, text = _suggest_input(kinds, others)
     classes = getattr(kinds[label], "names", None)
     return _Roles(label, image, text, list(features or others), classes)
+
+
+def _suggest_input(kinds: Mapping[str, Any], columns: list[str]) -> tuple[str | None, str | None]:
+    """The first image column, else the text column if it is the only one."""
+    if image := next((c for c in columns if type(kinds[c]).__name__ == "Image"), None):
+        return image, None
+    strings = [c for c in columns if getattr(kinds[c], "dtype", None) in ("string", "large_string")]
+    return None, strings[0] if len(strings) == 1 else None
 
 
 def is_sparse(value: Any) -> bool:

@@ -222,7 +222,7 @@ def from_image_folder(path: PathLike, *, size: int = 224, fit: Fit = "crop") -> 
     classes = tuple(_subfolders(parts["train"]))
     if all(map(NUMBER.fullmatch, classes)):
         classes = tuple(sorted(classes, key=float))
-    splits: dict[str, Split] = {}
+    splits: dict[str, Any] = {}
     for part, folder in parts.items():
         names: list[str] = []
         labels: list[int] = []

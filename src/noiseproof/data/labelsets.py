@@ -168,13 +168,14 @@ class Labels(Brief):
         """The labels that other rows have, (n,), by these names; others do not count."""
         different = tuple(dict.fromkeys(words))
         if self.members is None:
-            number = find_words(different, self.words)
-            codes = [-1 if number[word] is None else number[word] for word in words]
-            return Labels.of_classes(self.words, np.array(codes, dtype=np.int64))
+            found = find_words(different, self.words)
+            number = {word: -1 if k is None else k for word, k in found.items()}
+            codes = np.array([number[word] for word in words], dtype=np.int64)
+            return Labels.of_classes(self.words, codes)
         parts = [split_set(word, self.separator) for word in different]
         known = [[part for part in each if part in self.names] for each in parts]
-        position = {word: k for k, word in enumerate(different)}
-        codes = np.array([position[word] for word in words], dtype=np.int64)
+        number = {word: k for k, word in enumerate(different)}
+        codes = np.array([number[word] for word in words], dtype=np.int64)
         members = _members(known, self.names)
         return replace(self, words=different, codes=codes, members=members, votes=None)
 
@@ -363,7 +364,9 @@ def empty_cells(columns: Mapping[str, Sequence[Any]]) -> list[str]:
         for name, cells in columns.items()
     }
     shown = [f"{count} in {name!r}" for name, count in counts.items() if count]
-    return ["Empty cells of label columns count as no: " + ", ".join(shown) + "."] if shown else []
+    if not shown:
+        return []
+    return [f"Empty cells of label columns count as no: {', '.join(shown)}."]
 
 
 def column_words(columns: Mapping[str, Sequence[Any]]) -> list[str]:
@@ -476,8 +479,10 @@ def list_cells(cells: Sequence[Any], words: Mapping[int, str], separator: str) -
 
     def filled(cell: Any, names: Sequence[str]) -> Any:
         wanted = [value_of(name, values) for name in names]
+        if not isinstance(cell, LISTS):
+            return wanted
         if not isinstance(cell, np.ndarray):
-            return type(cell)(wanted) if isinstance(cell, LISTS) else wanted
+            return type(cell)(wanted)
         if wanted and cell.dtype.kind in "US":  # words may need more room than before
             return np.array(wanted)
         return np.array(wanted, dtype=cell.dtype)

@@ -154,7 +154,7 @@ class Pictures:
 
     def __init__(self, source: Tensor | ImageFiles | Sequence[PathLike]) -> None:
         if not isinstance(source, Tensor | ImageFiles):
-            source = ImageFiles("", map(os.fspath, source))
+            source = ImageFiles("", [os.fspath(path) for path in source])
         self.source = source
         if isinstance(source, Tensor) and (source.dim() != 4 or source.dtype is not torch.uint8):
             raise ValueError(
@@ -171,7 +171,8 @@ class Pictures:
 
     def subset(self, index: Tensor) -> Pictures:
         """Return the pictures ``index``, in that order."""
-        return Pictures(take(self.source, index))
+        source: Any = take(self.source, index)
+        return Pictures(source)
 
     def side(self) -> int:
         """Return the median of the shorter sides of up to a hundred pictures."""

@@ -96,7 +96,8 @@ class Rows:
         drop = np.zeros(len(self), dtype=bool)
         for reason, mask in unusable:
             rows = self.row[mask & ~drop]
-            skipped += [Skipped(reason, rows[rows >= 0])] if len(rows) else []
+            if len(rows):
+                skipped.append(Skipped(reason, rows[rows >= 0]))
             drop |= mask
         return replace(self.subset(~drop), skipped=(*self.skipped, *skipped))
 

@@ -109,8 +109,9 @@ class Columns:
         """Encode a table or an array as (N, D) float32; words without a category become zeros."""
         import pandas as pd
 
-        is_array = isinstance(rows, np.ndarray)
-        frame: Any = pd.DataFrame(rows, columns=list(self.numeric)) if is_array else rows
+        frame: Any = rows
+        if isinstance(rows, np.ndarray):
+            frame = pd.DataFrame(rows, columns=list(self.numeric))
         if absent := [c for c in (*self.numeric, *self.categories) if c not in frame.columns]:
             raise ValueError(
                 f"Expected the columns of the training table, {preview(absent)} are missing."
@@ -464,18 +465,23 @@ def _describe_words(name: str, words: list[str], non_numbers: list[str] | None) 
         odd = sorted(set(non_numbers))
         numerals = {*words} - {*odd}
         signs = sorted({sign for word in numerals for sign in _SIGN.findall(word)})
-        without = f" without {preview(signs)}" if signs else ""
-        listed = f"in it ({preview(odd)})"
-        gaps = counted(len(non_numbers), f"word {listed} counts", f"words {listed} count")
-        but = f"; {gaps} as missing" if odd else ""
-        return [f"Column {name!r} was read as numbers{without}{but}."]
+        note = f"Column {name!r} was read as numbers"
+        if signs:
+            note += f" without {preview(signs)}"
+        if odd:
+            listed = f"in it ({preview(odd)})"
+            gaps = counted(len(non_numbers), f"word {listed} counts", f"words {listed} count")
+            note += f"; {gaps} as missing"
+        return [f"{note}."]
     if len(words) > MAX_CATEGORIES:
         return [f"Column {name!r} holds {len(words)} different words: only decision trees use it."]
     hint = _decimal_comma_hint(words)
     others = [word for word in words if np.isnan(_quantity(word.replace(",", ".")))]
     if 2 * len(others) >= len(words):
         return []
-    but = f", but for {preview(others)}" if others else ""
+    but = ""
+    if others:
+        but = f", but for {preview(others)}"
     return [
         f"Column {name!r} holds numbers written as words{but}: each counts as a category{hint}."
     ]
@@ -565,7 +571,8 @@ def fit_columns(
                     " Convert it."
                 ) from None
             notes.append(f"Column {name!r} {left_out.reason} and was left out{left_out.advice}.")
-            differing += [name] if left_out.differs else []
+            if left_out.differs:
+                differing.append(name)
             continue
         columns.append(column)
         notes += more
@@ -574,25 +581,31 @@ def fit_columns(
             notes.append("Neighbours need one of numbers, or of at most 100 different words.")
         got = preview(list(features))
         raise ValueError(" ".join([f"Expected at least one usable column, got {got}.", *notes]))
-    numbers = [column for column in columns if not column.words]
-    words = [column for column in columns if column.words]
+    columns.sort(key=lambda column: bool(column.words))  # numbers first
     if missing == "impute":
-        gaps = [column for column in (*numbers, *words) if column.num_missing]
-        notes += [column.describe_gaps() for column in gaps if not column.is_wide]
-    categories = {column.name: column.words for column in words if not column.is_wide}
-    num_one_hot = sum(map(len, categories.values()))
-    fill, mean, std = (
-        torch.tensor(values, dtype=torch.float64)
-        for values in (
-            [column.median for column in numbers],
-            [column.mean for column in numbers] + [0.0] * num_one_hot,
-            [column.std for column in numbers] + [1.0] * num_one_hot,
-        )
+        gaps = [column for column in columns if column.num_missing and not column.is_wide]
+        notes += [column.describe_gaps() for column in gaps]
+    return _join(columns, missing, tuple(differing)), notes
+
+
+def _join(columns: list[_Column], missing: MissingPolicy, differing: tuple[str, ...]) -> Columns:
+    numbers = [column for column in columns if not column.words]
+    words = {column.name: column.words for column in columns if column.words}
+    wide = {column.name: column.words for column in columns if column.is_wide}
+    narrow = {name: words[name] for name in words if name not in wide}
+    num_one_hot = sum(map(len, narrow.values()))
+    means = [column.mean for column in numbers] + [0.0] * num_one_hot
+    stds = [column.std for column in numbers] + [1.0] * num_one_hot
+    return Columns(
+        tuple(column.name for column in numbers),
+        torch.tensor([column.median for column in numbers], dtype=torch.float64),
+        narrow,
+        missing,
+        torch.tensor(means, dtype=torch.float64),
+        torch.tensor(stds, dtype=torch.float64),
+        wide,
+        differing,
     )
-    names = tuple(column.name for column in numbers)
-    wide = {column.name: column.words for column in words if column.is_wide}
-    columns_fitted = Columns(names, fill, categories, missing, mean, std, wide, tuple(differing))
-    return columns_fitted, notes
 
 
 @DATASETS.register("table")
@@ -641,7 +654,7 @@ def from_table(
         frame, names, missing, requested=features is not None, labels=labels.y.numpy()
     )
     notes = [*reading_notes(frame), *notes, *describe_labels(labels.y, labels.classes, label)]
-    splits = {"train": Split(columns.encode(frame), labels.y)}
+    splits: dict[str, Any] = {"train": Split(columns.encode(frame), labels.y)}
     for part, other in {"test": test, "validation": validation, "trusted": trusted}.items():
         if other is not None:
             frame = read_table(other, label, categories=columns.categories, header=header)

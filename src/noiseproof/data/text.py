@@ -317,7 +317,7 @@ def from_text(
     if others := [column for column in frame.columns if column not in (text, label)]:
         notes.append(f"Only the text was used, not the columns {preview(others, 12)}.")
     features = TextFeatures(texts, dim, seed)
-    splits = {"train": Split(features.encode(texts), labels.y, raw=texts)}
+    splits: dict[str, Any] = {"train": Split(features.encode(texts), labels.y, raw=texts)}
     for part, other in {"test": test, "validation": validation, "trusted": trusted}.items():
         if other is not None:
             frame = read_table(other, label, text, header=header)
@@ -325,7 +325,7 @@ def from_text(
             y, _ = labels.encode(frame[label], f"{label} of {part}")
             splits[part] = Split(features.encode(texts), y, raw=texts)
     for part, split in splits.items():
-        if num_empty := int((split.x == 0).all(1).sum()):  # type: ignore[union-attr]
+        if num_empty := int((split.x == 0).all(1).sum()):
             words = "no words: nothing can be learned from them"
             if part != "train":
                 words = f"no word of the training texts, in the {part} set"

@@ -66,7 +66,7 @@ class TreeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if self.kind == "boosting":
             self.merges_ = _merges(values, self.num_categories)
         counts = np.unique(labels, return_counts=True)[1]
-        self.model_ = _MAKERS[self.kind](self, *values.shape, counts)
+        self.model_ = _MAKERS[self.kind](self, len(x), values.shape[1], counts)
         options: dict[str, Any] = {"sample_weight": sample_weight}
         if self.kind == "lightgbm":
             options["categorical_feature"] = self.categorical.tolist()
