@@ -395,7 +395,7 @@ def test_rows_of_a_table_are_measured_once_with_all_that_its_cells_ask_for() -> 
             ("pes-cifar-n", "", "PES (semi)", "CIFAR-100N"),
             (
                 "ce × progressive-mixmatch:start=35,block_epochs=0,head_epochs=5,lr=0.0001,"
-                "released=true,balance=true,lambda_u=75.0,ramp=16.0,alpha=4.0,late_alpha=0.75,temperature=0.5"
+                "released=true,balance=true,lambda_u=75.0,ramp=16.0,alpha=4.0,late_alpha=0.75"
             ),
         ),
         (("sln-table1", "", "SLN", "symmetric"), "ce × sln:sigma=1.0"),

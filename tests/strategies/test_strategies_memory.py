@@ -37,37 +37,26 @@ def one_hot(task: Task) -> np.ndarray:
     return np.eye(K)[task.train.given.numpy()]
 
 
-@pytest.mark.parametrize(
-    "every, delta, floor", [(1, 0.0, 0.0), (3, 0.0, 0.0), (3, 0.6, 0.0), (2, 0.6, 1e-4)]
-)
-def test_estimated_targets_follow_the_recursion(
-    task: Task, every: int, delta: float, floor: float
-) -> None:
-    """t = 0.9 t + 0.1 softmax(z) where τ > δ, before the loss; the released code then clamps the
-    whole table.
-    """
-    run = make_run(task, head="attention")
-    strategy = EstimatedTargets(start=2, every=every, delta=delta, floor=floor)
+@pytest.mark.parametrize("every", [1, 3])
+def test_estimated_targets_follow_the_recursion(task: Task, every: int) -> None:
+    """t = 0.9 t + 0.1 softmax(z), before the loss."""
+    run = make_run(task)
+    strategy = EstimatedTargets(start=2, every=every)
     strategy.setup(run)
     random, table = np.random.default_rng(0), one_hot(task)
     for epoch in range(9):
         run.epoch = epoch
         order = random.permutation(60)
         for rows in (order[:25], order[25:50]):  # the last ten rows are not always seen
-            z, a = random.normal(0, 3, (25, K)), random.normal(0, 2, 25)
-            out = Output(
-                torch.tensor(z, requires_grad=True), attention=torch.tensor(a, requires_grad=True)
-            )
+            z = random.normal(0, 3, (25, K))
+            out = Output(torch.tensor(z, requires_grad=True))
             batch = make_batch(run, rows)
             revised = strategy.revise(batch, [out], run)
             if epoch < 2:
                 assert revised is batch
                 continue
             if (epoch - 2) % every == 0:
-                tau = 1 / (1 + np.exp(-a))
-                chosen = rows[tau > delta]
-                table[chosen] = 0.9 * table[chosen] + 0.1 * softmax(z)[tau > delta]
-                table = np.maximum(table, floor)
+                table[rows] = 0.9 * table[rows] + 0.1 * softmax(z)
             np.testing.assert_allclose(revised.target.numpy(), table[rows], rtol=1e-13)
             assert not revised.target.requires_grad
     np.testing.assert_allclose(strategy.table[:, 0].numpy(), table, rtol=1e-13)
@@ -207,13 +196,12 @@ def test_exchanged_memory_is_the_others_on_unmixed_inputs(task: Task, reweigh: b
 def test_specs_and_refusals() -> None:
     assert (
         str(EstimatedTargets(start=59, every=10))
-        == "estimated-targets:start=59,every=10,alpha=0.9,delta=0.0,floor=0.0,spare=true"
+        == "estimated-targets:start=59,every=10,alpha=0.9,spare=true"
     )
     assert str(ExchangedMemory()) == "exchanged-memory:beta=0.7,clip=0.0,reweigh=false"
     for name, wrong in [
         ("estimated-targets", {"start": -1}),
         ("estimated-targets", {"start": 0, "alpha": 1.1}),
-        ("estimated-targets", {"start": 0, "delta": 1}),
         ("estimated-targets", {"start": 0, "every": 0}),
         ("target-memory", {"beta": -0.1}),
         ("target-memory", {"clip": 0.5}),
@@ -224,7 +212,7 @@ def test_specs_and_refusals() -> None:
 
 
 def methods() -> dict[str, Method]:
-    released = EstimatedTargets(start=1, every=2, delta=0.3, floor=1e-4)
+    released = EstimatedTargets(start=1, every=2)
     exchange = (ExchangedMemory(reweigh=True), Mixup(), MomentumModel(0.9))
     return {
         "selc": Method(get_loss("ce"), strategies=(EstimatedTargets(start=1),)),

@@ -15,12 +15,9 @@ from torch import nn
 
 from noiseproof.core.output import Output
 from noiseproof.data import get_dataset
-from noiseproof.data.augment import Standardise
 from noiseproof.estimator import NoisyLabelClassifier
-from noiseproof.heads.attention import Attention
 from noiseproof.heads.base import HEADS, Head
 from noiseproof.losses import get_loss
-from noiseproof.models.classifier import Classifier
 from noiseproof.strategies import log_probs, sweep
 from noiseproof.train import Method, Result, Settings, prepare, train
 from noiseproof.train.export import Predictor, export
@@ -92,24 +89,9 @@ def test_both_formats_say_what_the_run_says(
         np.testing.assert_allclose(in_onnx(file, x[:rows]), want[:rows], atol=1e-6, rtol=1e-4)
 
 
-def test_nothing_of_the_training_head_is_left() -> None:
-    result, x = trained("two-moons", "ln", "mlp:hidden=[16]")
-    predictor = Predictor.of(result)
-    assert sorted(predictor.state_dict()) == [
-        f"models.0.{layer}.{part}"
-        for layer in ("backbone.layers.0.0", "head.logits")
-        for part in ("bias", "weight")
-    ]
-    (model,) = result.models
-    # the run has its own still
-    assert isinstance(model, Classifier) and model.head.gives == {"logits", "root"}
-    torch.testing.assert_close(predictor(x[:5]), said(result, x[:5]))
-    assert isinstance(predictor.normalise, Standardise) and not predictor.training
-
-
 def test_the_variance_of_ln_is_exported_where_it_is_asked_for(tmp_path: Path) -> None:
     result, x = trained("two-moons", "ln:lam=0.3", "mlp:hidden=[16]")
-    predictor = Predictor.of(result, variance=True)
+    predictor = Predictor.of(result)
     with torch.no_grad():
         p, variance = predictor.with_variance(x[:5])
         out = result.models[0].eval()(result.run.normalise(x[:5]))  # type: ignore[misc]
@@ -120,8 +102,6 @@ def test_the_variance_of_ln_is_exported_where_it_is_asked_for(tmp_path: Path) ->
     loaded = torch.export.load(export(result, tmp_path / "model.pt2", x, variance=True)).module()
     torch.testing.assert_close(loaded(x[:5]), (p, variance))
     plain = torch.export.load(export(predictor, tmp_path / "plain.pt2", x))
-    # its layers are not needed for probabilities
-    assert not any("root" in name for name in plain.state_dict)
     torch.testing.assert_close(plain.module()(x[:5]), p)
     with pytest.raises(
         ValueError, match="whose head predicts a variance, such as ln or het, got `ce`"
@@ -159,28 +139,6 @@ def test_a_head_of_the_users_own_predicts_as_it_was_trained(
     fitted = NoisyLabelClassifier("test-own", epochs=1, model="mlp:hidden=[8]").fit(rows, y)
     again = NoisyLabelClassifier.load(fitted.save(tmp_path / "saved"))
     np.testing.assert_array_equal(again.predict_proba(rows), fitted.predict_proba(rows))
-
-
-class Doubled(Attention):
-    """A built-in head with other logits."""
-
-    def forward(self, features: torch.Tensor) -> Output:
-        out = super().forward(features)
-        return out._replace(logits=2 * out.logits)
-
-
-def test_a_subclass_of_a_built_in_head_predicts_by_its_own_logits(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    assert Attention.has_linear_logits and not Doubled.has_linear_logits
-    monkeypatch.setitem(HEADS._factories, "test-doubled", Doubled)
-    monkeypatch.setitem(
-        METHODS._factories,
-        "test-own",
-        lambda setting, /: Method(get_loss("nal"), head="test-doubled"),
-    )
-    result, x = trained("digits", "test-own", "mlp:hidden=[16]")
-    torch.testing.assert_close(Predictor.of(result)(x), said(result, x), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -851,9 +851,9 @@ def test_bounded_confidence_regulariser() -> None:
         ("het-tau-full:tau=2,samples=7", "loss", {"tau": 2, "samples": 7, "covariance": "full"}),
         ("nal:lam=3,beta=0.1,floor=1e-4", "loss", {"lam": 3, "beta": 0.1, "floor": 1e-4}),
         (
-            "nal:alpha=0.7,start=5,every=3,delta=0.2,floor=1e-4",
+            "nal:alpha=0.7,start=5,every=3",
             "estimated-targets",
-            {"alpha": 0.7, "start": 5, "every": 3, "delta": 0.2, "floor": 1e-4},
+            {"alpha": 0.7, "start": 5, "every": 3},
         ),
         ("selc:start=9,alpha=0.5", "estimated-targets", {"start": 9, "alpha": 0.5}),
         ("elr:lam=1,beta=0.5", "target-memory", {"beta": 0.5}),

@@ -66,8 +66,6 @@ NAMED = [
 MORE = [
     "ce & early-stopping:patience=1",
     "ce & small-loss:forget=0.4,ramp=2 & momentum",
-    "ce & small-loss:forget=0.4,ramp=2,by=margin & momentum:alpha=0.5",
-    "ce & co-teaching:forget=0.4,ramp=2,beta1_from=1,released=true",
     "backward & sigua-bc",
     "forward:restart=false & momentum:alpha=0.9",
     "ce & mixup:alpha=2",

@@ -129,7 +129,7 @@ def _read_predictor(
         )
         for _ in range(num_models)
     ]
-    predictor = Predictor(models, loss, normalise, variance=True)
+    predictor = Predictor(models, loss, normalise)
     predictor.load_state_dict(tensors)
     if not all(bool(torch.isfinite(value).all()) for value in tensors.values()):
         raise ValueError("weights that are not finite")

@@ -179,7 +179,7 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
             result, method, task = fits.train(self.method_, rows, self.validation, held, progress)
         self._model = settings.model_for(task)
         self._head = method.head
-        self.predictor_ = Predictor.of(result, variance=True)
+        self.predictor_ = Predictor.of(result)
         self.history_ = result.metrics
         return self
 

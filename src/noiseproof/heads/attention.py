@@ -17,7 +17,6 @@ class Attention(Linear):
     """
 
     gives = frozenset({"logits", "attention"})
-    has_linear_logits = True
 
     def __init__(self, num_features: int, num_outputs: int) -> None:
         super().__init__(num_features, num_outputs)

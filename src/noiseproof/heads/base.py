@@ -18,12 +18,6 @@ class Head(nn.Module):
     """
 
     gives = frozenset({"logits"})
-    has_linear_logits = False  # the logits are the output of the layer ``self.logits``, unchanged
-
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        # Not inherited: a subclass may compute its logits in another way.
-        cls.has_linear_logits = vars(cls).get("has_linear_logits", False)
 
     def forward(self, features: Tensor) -> Output:
         raise NotImplementedError

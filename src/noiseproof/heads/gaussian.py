@@ -20,7 +20,6 @@ class GaussianRoot(Linear):
     """
 
     gives = frozenset({"logits", "root"})
-    has_linear_logits = True
 
     def __init__(self, num_features: int, num_outputs: int) -> None:
         super().__init__(num_features, num_outputs)
@@ -40,7 +39,6 @@ class GaussianScale(Linear):
     """
 
     gives = frozenset({"logits", "scale"})
-    has_linear_logits = True
 
     def __init__(
         self, num_features: int, num_outputs: int, isotropic: bool = False, floor: float = 1e-3
@@ -62,7 +60,6 @@ class GaussianFactors(GaussianScale):
     """
 
     gives = frozenset({"logits", "scale", "factors"})
-    has_linear_logits = True
 
     def __init__(
         self, num_features: int, num_outputs: int, rank: int = 4, floor: float = 1e-3

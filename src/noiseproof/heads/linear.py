@@ -10,8 +10,6 @@ from noiseproof.heads.base import HEADS, Head
 class Linear(Head):
     """z = W h + b."""
 
-    has_linear_logits = True
-
     def __init__(self, num_features: int, num_outputs: int) -> None:
         super().__init__()
         self.logits = nn.Linear(num_features, num_outputs)

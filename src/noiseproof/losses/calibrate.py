@@ -88,19 +88,7 @@ def calibrate(
     names = _free_names(loss, free)
     if len(names) != 2 and grid is not None:
         raise ValueError("Expected `grid` with a pair of free hyperparameters only.")
-    if check:
-        return _learning(search, names, grid)
-    try:
-        return _solved(search, names, grid)
-    except NoSolution as reason:
-        bias = logit_bias(search.num_classes, sigma=search.sigma)
-        if bias <= 0:
-            raise
-        raise NoSolution(
-            f"{reason} Use a logit bias instead: remargin with shift ="
-            f" logit_bias({search.num_classes}) = {bias:.4f} makes the label's mean probability"
-            " 0.15."
-        ) from None
+    return (_learning if check else _solved)(search, names, grid)
 
 
 class _Search:

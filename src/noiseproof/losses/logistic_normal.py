@@ -7,15 +7,13 @@ matrix is built.
 """
 
 import math
+from dataclasses import dataclass, field
 
 import torch
 import torch.nn.functional as F
-from torch import Generator, Size, Tensor
-from torch.distributions import Distribution, constraints
+from torch import Generator, Tensor
 
 from noiseproof.core.checks import check_number
-
-Shape = Size | list[int] | tuple[int, ...]
 
 
 def softmax_centred(logits: Tensor, tau: float = 1.0) -> Tensor:
@@ -60,7 +58,8 @@ def negative_log_normal(
     return square / 2 + wide.log() + (D - 1) * math.log(lam)
 
 
-class LogisticNormal(Distribution):
+@dataclass(frozen=True, eq=False)
+class LogisticNormal:
     """Probabilities S_C((μ + Σ^½ε)/τ) with ε standard normal (LN paper, Eqs. 3 and 10), over D + 1
     classes.
 
@@ -78,56 +77,23 @@ class LogisticNormal(Distribution):
     tensor(2.5728)
     """
 
-    support = constraints.simplex
-    has_rsample = True
+    loc: Tensor
+    lam: float = field(default=1.0, kw_only=True)
+    root: Tensor | None = field(default=None, kw_only=True)
+    scale: Tensor | None = field(default=None, kw_only=True)
+    tau: float = field(default=1.0, kw_only=True)
 
-    def __init__(
-        self,
-        loc: Tensor,
-        *,
-        lam: float = 1.0,
-        root: Tensor | None = None,
-        scale: Tensor | None = None,
-        tau: float = 1.0,
-        validate_args: bool | None = None,
-    ) -> None:
-        if root is not None and scale is not None:
-            raise ValueError("Expected `root` or `scale`, got both.")
-        if root is not None and root.shape[-1:] != loc.shape[-1:]:
-            raise ValueError(
-                f"Expected a `root` of {loc.shape[-1]} columns, got shape {tuple(root.shape)}."
-            )
-        if scale is not None and scale.shape[-1:] not in (loc.shape[-1:], (1,)):
-            raise ValueError(
-                f"Expected a `scale` of {loc.shape[-1]} columns or one, got shape"
-                f" {tuple(scale.shape)}."
-            )
-        self.lam = check_number("lam", lam, "(0, inf)")
-        self.tau = check_number("tau", tau, "(0, inf)")
-        self.loc = loc
-        self.root = root
-        self.scale = scale
-        others = [x.shape[:-1] for x in (root, scale) if x is not None]
-        batch = torch.broadcast_shapes(loc.shape[:-1], *others)  # type: ignore[no-untyped-call]
-        super().__init__(batch, Size([loc.shape[-1] + 1]), validate_args=validate_args)
-
-    @property
-    def arg_constraints(self) -> dict[str, constraints.Constraint]:
-        """What is checked of the parameters that were given."""
-        known = {
-            "loc": constraints.real_vector,
-            "root": constraints.real_vector,
-            "scale": constraints.nonnegative,
-        }
-        return {name: check for name, check in known.items() if self.__dict__[name] is not None}
+    def __post_init__(self) -> None:
+        check_number("lam", self.lam, "(0, inf)")
+        check_number("tau", self.tau, "(0, inf)")
+        if self.root is not None and self.scale is not None:
+            raise ValueError("Expected `root` or `scale`, got both. Leave one out.")
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Log-density at probabilities ``value`` (…, D + 1), none of them zero (LN paper, Eq. 4).
 
         With τ it is log N(τ·S_C⁻¹(q); μ, Σ) + D·log τ − Σ_k log q_k.
         """
-        if self._validate_args:
-            self._validate_sample(value)
         D = self.loc.shape[-1]
         q = value.double()
         error = self.loc.double() - inverse_softmax_centred(q, self.tau)
@@ -137,9 +103,12 @@ class LogisticNormal(Distribution):
         )
         return density.to(torch.promote_types(self.loc.dtype, value.dtype))
 
-    def rsample(self, sample_shape: Shape = (), *, generator: Generator | None = None) -> Tensor:
-        """Reparametrised samples (*sample_shape, …, D + 1)."""
-        shape = (*sample_shape, *self.batch_shape, self.loc.shape[-1])
+    @torch.no_grad()
+    def sample(
+        self, sample_shape: tuple[int, ...] = (), *, generator: Generator | None = None
+    ) -> Tensor:
+        """Samples (*sample_shape, …, D + 1)."""
+        shape = (*sample_shape, *self.loc.shape)
         noise = torch.randn(
             shape, generator=generator, dtype=self.loc.dtype, device=self.loc.device
         )
@@ -150,22 +119,16 @@ class LogisticNormal(Distribution):
             step = step + noise * self.scale
         return softmax_centred(self.loc + step, self.tau)
 
-    def sample(self, sample_shape: Shape = (), *, generator: Generator | None = None) -> Tensor:
-        """Samples (*sample_shape, …, D + 1), without a gradient."""
-        with torch.no_grad():
-            return self.rsample(sample_shape, generator=generator)
-
     @property
     def logit_variance(self) -> Tensor:
         """Variance of each logit, (…, D): the diagonal of Σ, in O(D)."""
-        if self.root is None:
-            deviation = (
-                self.loc.new_full((), self.lam) if self.scale is None else self.scale + self.lam
-            )
-            return deviation.square().expand((*self.batch_shape, self.loc.shape[-1]))
-        size: Tensor = torch.linalg.vecdot(self.root, self.root)[..., None]
-        variance = self.root.square() * (size + 2 * self.lam) + self.lam**2
-        return variance.expand((*self.batch_shape, self.loc.shape[-1]))
+        if self.root is not None:
+            size: Tensor = torch.linalg.vecdot(self.root, self.root)[..., None]
+            return self.root.square() * (size + 2 * self.lam) + self.lam**2
+        deviation = torch.full_like(self.loc, self.lam)
+        if self.scale is not None:
+            deviation = deviation + self.scale
+        return deviation.square()
 
     def logit_covariance(self) -> Tensor:
         """Σ (…, D, D) = (cᵀc + 2λ)·ccᵀ + λ²I: the one thing here that costs O(D²)."""
@@ -173,7 +136,5 @@ class LogisticNormal(Distribution):
             return torch.diag_embed(self.logit_variance)
         size: Tensor = torch.linalg.vecdot(self.root, self.root)[..., None, None]
         outer = self.root[..., :, None] * self.root[..., None, :]
-        covariance = outer * (size + 2 * self.lam) + self.lam**2 * torch.eye(self.loc.shape[-1]).to(
-            outer
-        )
-        return covariance.expand((*self.batch_shape, *covariance.shape[-2:]))
+        identity = torch.eye(self.loc.shape[-1]).to(outer)
+        return outer * (size + 2 * self.lam) + self.lam**2 * identity

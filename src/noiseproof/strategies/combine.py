@@ -29,7 +29,7 @@ EPOCHS = {
     "prune": ("start",),
     "small-loss": ("start",),
     "sigua": ("start",),
-    "co-teaching": ("start", "beta1_from"),
+    "co-teaching": ("start",),
     "sigua-bc": ("warmup",),
     "estimate-transition": ("warmup",),
     "progressive-stopping": ("start",),
@@ -142,12 +142,6 @@ RULES = (
         MEMORIES,
         lambda strategy, parts: not strategy.reweigh and "memory" not in parts.loss.needs,
         "Expected a loss that reads the memory of {name}, got `{loss}`. Use (elr).",
-    ),
-    Rule(
-        ("estimated-targets",),
-        lambda strategy, parts: strategy.delta and "attention" not in parts.loss.needs,
-        "Expected a loss with attention to compare with `delta`, such as (nal), got `{loss}`. Use"
-        " delta=0 to update every sample.",
     ),
     Rule(
         ("estimate-transition",),

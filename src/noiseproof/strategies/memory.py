@@ -3,7 +3,6 @@
 """
 
 from collections.abc import Sequence
-from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -36,37 +35,22 @@ class EstimatedTargets(_Memory):
 
     z are the scores of the step itself, with augmentation and dropout, and the loss of the step
     already uses the new t. Updates happen in the epoch ``start`` (counted from 0) and in every
-    ``every``-th epoch after it, for samples whose attention τ exceeds ``delta``; from ``start`` on
-    t is the target in all epochs. Each model has its own targets. With ``spare``, a class that it
-    predicts for no row by then keeps its labels, as it could not come back (not in papers). NAL:
-    start 59, every 10 (CIFAR; 199 on WebVision; ANIMAL-10N: 40, every 1). SELC, whose loss is cross
-    entropy: every 1, start 40 on CIFAR-10 (30 with 40 or 60 % symmetric noise), 20 to 40 on
-    CIFAR-100.
-
-    Args:
-        floor: the smallest value of the table, enforced after each update without renormalising, as
-            NAL's released code does with 1e-4.
+    ``every``-th epoch after it; from ``start`` on t is the target in all epochs. Each model has its
+    own targets. With ``spare``, a class that it predicts for no row by then keeps its labels, as it
+    could not come back (not in papers). NAL: start 59, every 10 (CIFAR; 199 on WebVision;
+    ANIMAL-10N: 40, every 1). SELC, whose loss is cross entropy: every 1, start 40 on CIFAR-10 (30
+    with 40 or 60 % symmetric noise), 20 to 40 on CIFAR-100.
     """
 
     makes = "probabilities"
     remembers = ("table", "keeps")
     keeps: Tensor  # (N, M): rows of classes that were not predicted at ``start``
 
-    def __init__(
-        self,
-        start: int,
-        every: int = 1,
-        alpha: float = 0.9,
-        delta: float = 0.0,
-        floor: float = 0.0,
-        spare: bool = True,
-    ) -> None:
+    def __init__(self, start: int, every: int = 1, alpha: float = 0.9, spare: bool = True) -> None:
         self.start = check_count("start", start, 0)
         self.spare = check_flag("spare", spare)
         self.every = check_count("every", every, 1)
         self.alpha = check_number("alpha", alpha, "[0, 1]")
-        self.delta = check_number("delta", delta, "[0, 1)")
-        self.floor = check_number("floor", floor, "[0, 1)")
 
     def setup(self, run: Run) -> None:
         given = run.data.labels
@@ -97,14 +81,8 @@ class EstimatedTargets(_Memory):
         if updates:
             before = self.table[batch.rows]  # (b, M, K)
             after = torch.lerp(before, _predictions(outs, run), 1 - self.alpha)
-            if self.delta:
-                taus = [cast(Tensor, out.attention).detach().sigmoid() for out in outs]
-                trusted = torch.stack(taus, 1) > self.delta  # (b, M)
-                after = torch.where(trusted[..., None], after, before)
             after = torch.where(self.keeps[batch.rows][..., None], before, after)
             self._write(after, batch, run)
-            if self.floor:
-                self.table.clamp_(min=self.floor)
         target = self.table[batch.rows]
         return batch.with_target(target[:, 0] if len(outs) == 1 else target.movedim(1, 0))
 

@@ -165,9 +165,9 @@ def predicted_by_all(run: Run) -> Tensor:
     return per_row(run, agreement).bool()  # numbers up to here, which processes can add
 
 
-def sharpen(p: Tensor, temperature: float) -> Tensor:
-    """p_k^(1/T) / Σ_i p_i^(1/T) of distributions (b, K): more confident for T < 1."""
-    return (p.log() / temperature).softmax(1)
+def sharpen(p: Tensor) -> Tensor:
+    """p_k² / Σ_i p_i² of distributions (b, K), which is more confident (temperature ½)."""
+    return (2 * p.log()).softmax(1)
 
 
 def clean_posterior(
@@ -261,8 +261,8 @@ class DivideMix(Strategy):
 
     For ``warmup`` epochs both train as usual. Before each later epoch a two-component Gaussian
     mixture is fitted to each network's losses, scaled to [0, 1]; w, the posterior of the lower
-    component, is the trust of the *other* network in each label, and rows with w > ``threshold``
-    are its labelled set. Half the rows of a step come from either set, in two augmentations each; p
+    component, is the trust of the *other* network in each label, and rows with w > ½ are its
+    labelled set. Half the rows of a step come from either set, in two augmentations each; p
     is the mean prediction for both:
 
         labelled:    t = sharpen(w·onehot(given) + (1 − w)·p_own)
@@ -283,11 +283,8 @@ class DivideMix(Strategy):
     ``Undivided``. If there is no unlabelled row, steps have labelled rows only.
 
     Args:
-        temperature: of the sharpening.
         penalty: add −entropy of each prediction to the loss of the warm-up (against overconfidence
             under asymmetric noise).
-        average: number of epochs whose mean scaled loss the mixture is fitted to; the released code
-            has 5 for 90 % noise.
         balance: whether the loss has its last term, which is for classes of equal size: a rare one
             would be predicted as often as the largest.
         agreed: whether w = 1 for labels that both networks predict: the losses of a rare or hard
@@ -295,7 +292,7 @@ class DivideMix(Strategy):
     """
 
     models = 2
-    remembers = ("trust", "history", "first_step")
+    remembers = ("trust", "first_step")
 
     def __init__(
         self,
@@ -303,10 +300,7 @@ class DivideMix(Strategy):
         lambda_u: float = 25.0,
         ramp: float = 16.0,
         alpha: float = 4.0,
-        temperature: float = 0.5,
-        threshold: float = 0.5,
         penalty: bool = False,
-        average: int = 1,
         balance: bool = True,
         agreed: bool = False,
     ) -> None:
@@ -314,18 +308,11 @@ class DivideMix(Strategy):
         self.lambda_u = check_number("lambda_u", lambda_u, "[0, inf)")
         self.ramp = check_number("ramp", ramp, "[0, inf)")
         self.alpha = check_number("alpha", alpha, "(0, inf)")
-        self.temperature = check_number("temperature", temperature, "(0, inf)")
-        self.threshold = check_number("threshold", threshold, "[0, 1)")
         self.penalty = check_flag("penalty", penalty)
-        self.average = check_count("average", average, 1)
         self.balance = check_flag("balance", balance)
         self.agreed = check_flag("agreed", agreed)
-        self.trust: list[Tensor | None] = [
-            None,
-            None,
-        ]  # (N,) for each network: the posterior from the losses of the other
-        # for each network: its scaled losses (N,) of the last epochs
-        self.history: list[list[Tensor]] = [[], []]
+        # (N,) for each network: the posterior from the losses of the other
+        self.trust: list[Tensor | None] = [None, None]
         self.first_step = 0  # of this epoch
         self._num_steps = [0, 0]  # of each network in this epoch; set by ``rows``
 
@@ -343,11 +330,9 @@ class DivideMix(Strategy):
         low, high = (float(end) for end in losses.aminmax())
         reason = "all the same or not finite"
         if math.isfinite(high - low) and low < high:
-            scaled = (losses - low) / (high - low)
-            self.history[m] = [*self.history[m], scaled][-self.average :]
-            posterior = clean_posterior(torch.stack(self.history[m]).mean(0))
+            posterior = clean_posterior((losses - low) / (high - low))
             posterior = posterior.to(run.device, run.dtype)
-            if bool((posterior > self.threshold).any()):
+            if bool((posterior > 0.5).any()):
                 if trusted is not None:
                     posterior = posterior.masked_fill(trusted, 1.0)
                 self.trust[1 - m] = posterior
@@ -376,7 +361,7 @@ class DivideMix(Strategy):
             return rows
         parts = []
         for m in range(2):
-            is_labelled = (self._trust(m) > self.threshold).to(rows.device)[rows]
+            is_labelled = (self._trust(m) > 0.5).to(rows.device)[rows]
             labelled = rows[is_labelled]
             rest = rows[~is_labelled]
             sets = 1 + bool(len(rest))
@@ -400,7 +385,7 @@ class DivideMix(Strategy):
             target,
             batch,
             run,
-            is_labelled=self._trust(m) > self.threshold,
+            is_labelled=self._trust(m) > 0.5,
             alpha=self.alpha,
             weight=weight,
             purpose="dividemix",
@@ -424,7 +409,7 @@ class DivideMix(Strategy):
         of both networks.
         """
         trust = self._trust(m)[batch.rows, None]
-        rest = (trust <= self.threshold)[:, 0]
+        rest = (trust <= 0.5)[:, 0]
         p = mean_prediction(run.models[m].wrapped, x, run)
         target = trust * batch.soft_target(run.num_classes, p) + (1 - trust) * p
         other = run.models[1 - m].evaluated
@@ -432,4 +417,4 @@ class DivideMix(Strategy):
         if bool(rest.any()):
             with evaluating([other]):
                 target[rest] = (p[rest] + mean_prediction(other, x[rest], run)) / 2
-        return sharpen(target, self.temperature)
+        return sharpen(target)

@@ -208,7 +208,6 @@ class ProgressiveMixMatch(ProgressiveStopping):
 
     Args:
         lambda_u: λ_u, the weight of rows without labels.
-        temperature: of the sharpening.
     """
 
     capturable = False
@@ -227,14 +226,12 @@ class ProgressiveMixMatch(ProgressiveStopping):
         ramp: float = 16.0,
         alpha: float = 4.0,
         late_alpha: float = 0.75,
-        temperature: float = 0.5,
     ) -> None:
         super().__init__(start, block_epochs, head_epochs, lr, released, balance)
         self.lambda_u = check_number("lambda_u", lambda_u, "[0, inf)")
         self.ramp = check_number("ramp", ramp, "[0, inf)")
         self.alpha = check_number("alpha", alpha, "(0, inf)")
         self.late_alpha = check_number("late_alpha", late_alpha, "(0, inf)")
-        self.temperature = check_number("temperature", temperature, "(0, inf)")
         self.first_step = 0  # of this epoch
         self._num_steps = 1  # of this epoch; set by ``rows``
 
@@ -293,9 +290,7 @@ class ProgressiveMixMatch(ProgressiveStopping):
         rest = ~self.chosen[batch.rows]
         # not through the wrapper for several processes: others may have no such row
         if bool(rest.any()):
-            target[rest] = sharpen(
-                mean_prediction(run.models[m].trained, x[rest], run), self.temperature
-            )
+            target[rest] = sharpen(mean_prediction(run.models[m].trained, x[rest], run))
         return target
 
 

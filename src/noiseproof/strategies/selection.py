@@ -9,9 +9,7 @@ batch.
 """
 
 from collections.abc import Hashable
-from typing import Literal, get_args
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -20,15 +18,11 @@ from noiseproof.core.checks import (
     check_flag,
     check_number,
     check_optional,
-    check_word,
 )
-from noiseproof.core.margin import margin
 from noiseproof.core.output import Output
 from noiseproof.strategies.batch import Batch
 from noiseproof.strategies.run import Run, Strategy, register
 from noiseproof.strategies.sweeps import per_row
-
-By = Literal["loss", "margin"]
 
 
 class Selection(Strategy):
@@ -140,26 +134,11 @@ def _mean_over(chosen: Tensor, batch: Batch, run: Run, factor: float = 1.0) -> T
 class SmallLoss(Selection):
     """Train on the rows of small loss: the mean over the int((1 − forget(T))·B) smallest of each
     step.
-
-    With ``by=margin`` the rows with the largest margin Δ_y of the given label are kept instead,
-    which measures how well a sample is learned independently of the loss (curriculum paper, section
-    4). Both select the same rows for losses that decrease in p_y and targets that are the given
-    labels.
     """
 
-    def __init__(self, forget: float, ramp: int = 10, by: By = "loss", start: int = 0) -> None:
-        super().__init__(forget, ramp, start)
-        self.by: By = check_word("by", by, get_args(By))
-
     def select(self, losses: Tensor, outs: list[Output], batch: Batch, run: Run) -> Tensor:
-        if self.by == "loss":
-            losses = given_losses(losses, outs, batch, run)
-        else:
-            losses = torch.stack(
-                [-margin(run.loss.scores(out).detach(), batch.given) for out in outs]
-            )
-        small = _ranked(losses, batch, run)[: self.num_kept(batch, run)]  # (kept, M)
-        return _mean_over(small, batch, run)
+        order = _ranked(given_losses(losses, outs, batch, run), batch, run)
+        return _mean_over(order[: self.num_kept(batch, run)], batch, run)
 
 
 @register("co-teaching")
@@ -167,73 +146,16 @@ class CoTeaching(Selection):
     """Co-teaching (Han et al. 2018): two models, each trained on the rows of small loss of the
     other, in one pass.
 
-    The loss of a step is the mean over int((1 − forget(T))·B) rows, with forget(T) = min(T^c/ramp,
-    1)·forget and T the epochs since ``start`` (their Algorithm 1 updates R(T) at the end of an
-    epoch, so that T = 0 in the first).
-
-    Args:
-        exponent: c.
-        released: follow the released code. The mean is divided by the number of kept rows once
-            more, which has no effect with Adam; and forget(T) is linspace(0, forget^c, ramp)[T + 1]
-            until ``forget`` is reached, since the first trained epoch has the number 1.
-        beta1_from: the epoch from which Adam's β₁ is ``beta1``; the released code lowers it with
-            the learning rate.
+    The loss of a step is the mean over int((1 − forget(T))·B) rows, with T the epochs since
+    ``start`` (their Algorithm 1 updates R(T) at the end of an epoch, so that T = 0 in the first).
     """
 
     models = 2
 
-    def __init__(
-        self,
-        forget: float,
-        ramp: int = 10,
-        exponent: float = 1.0,
-        released: bool = False,
-        beta1_from: int | None = None,
-        beta1: float = 0.1,
-        start: int = 0,
-    ) -> None:
-        super().__init__(forget, ramp, start)
-        self.exponent = check_number("exponent", exponent, "(0, inf)")
-        self.released = check_flag("released", released)
-        self.beta1_from: int | None = check_optional(check_count, "beta1_from", beta1_from, 0)
-        self.beta1 = check_number("beta1", beta1, "[0, 1)")
-
-    def setup(self, run: Run) -> None:
-        super().setup(run)
-        has_beta1 = all("betas" in model.optimizer.param_groups[0] for model in run.models)
-        if self.beta1_from is not None and not has_beta1:
-            raise ValueError(
-                "Expected the optimiser adam for `beta1_from`, got one without β₁. Leave it out."
-            )
-
-    def forgotten(self, T: int) -> float:
-        if self.released:
-            ramp = np.linspace(0, self.forget**self.exponent, self.ramp)
-            if T + 1 < self.ramp:
-                return float(ramp[T + 1])
-            return self.forget
-        power: float = float(T) ** self.exponent
-        if power >= self.ramp:
-            return self.forget
-        return self.forget * (power / self.ramp)
-
     def select(self, losses: Tensor, outs: list[Output], batch: Batch, run: Run) -> Tensor:
-        kept = self.num_kept(batch, run)
-        small = _ranked(given_losses(losses, outs, batch, run), batch, run)[:kept]  # (kept, 2)
-        return _mean_over(small.flip(1), batch, run, 1 / kept if self.released else 1.0)
-
-    def _is_lowered(self, run: Run) -> bool:
-        return self.beta1_from is not None and run.epoch >= self.beta1_from
-
-    def phase(self, run: Run) -> Hashable:
-        return super().phase(run), self._is_lowered(run)
-
-    def gradients(self, run: Run) -> None:
-        # In every step, not once an epoch: checkpoints do not hold the settings of the optimiser.
-        if self._is_lowered(run):
-            for model in run.models:
-                for group in model.optimizer.param_groups:
-                    group["betas"] = (self.beta1, group["betas"][1])
+        order = _ranked(given_losses(losses, outs, batch, run), batch, run)
+        small = order[: self.num_kept(batch, run)]  # (kept, 2)
+        return _mean_over(small.flip(1), batch, run)
 
 
 @register("sigua")

@@ -22,7 +22,6 @@ from torch import Tensor, nn
 from noiseproof.core.messages import install_command
 from noiseproof.core.output import Output
 from noiseproof.data.augment import Transform
-from noiseproof.heads import get_head
 from noiseproof.losses import Loss
 from noiseproof.losses.base import predictors
 from noiseproof.models.classifier import Classifier
@@ -33,10 +32,8 @@ class Predictor(nn.Module):
     """Raw inputs (B, …) to class probabilities (B, K): normalised, through every model, averaged
     over models.
 
-    It shares the weights of ``models`` and is in evaluation mode. Predictions use the logits only,
-    so the layers of a head for covariance or attention are dropped; only ``het`` averages over its
-    noise in prediction, too. With ``variance``, the layers for the covariance stay where there are
-    any, for ``with_variance``.
+    It shares the weights of ``models`` and is in evaluation mode. Only ``het`` averages over its
+    noise in prediction, too.
 
     >>> from noiseproof.data import get_dataset
     >>> from noiseproof.train import Settings, prepare, train
@@ -49,34 +46,26 @@ class Predictor(nn.Module):
     """
 
     def __init__(
-        self,
-        models: Sequence[nn.Module],
-        loss: Loss | None,
-        normalise: Transform | None,
-        *,
-        variance: bool = False,
+        self, models: Sequence[nn.Module], loss: Loss | None, normalise: Transform | None
     ) -> None:
         super().__init__()
         self.trained = "plain logits" if loss is None else str(loss)
         if loss is not None and not predictors(loss) and not loss.multilabel:
             loss = None  # the softmax of its logits
         self.loss = loss
-        self.has_variance = variance and loss is not None and bool(loss.needs & {"root", "scale"})
-        self.models = nn.ModuleList(
-            models if self.draws or self.has_variance else map(_with_logits_only, models)
-        )
+        self.models = nn.ModuleList(models)
         self.normalise = normalise
         self.eval()
 
     @classmethod
-    def of(cls, result: Result, *, variance: bool = False) -> Predictor:
+    def of(cls, result: Result) -> Predictor:
         """The predictor of a finished run."""
-        return cls(result.models, result.run.loss, result.run.normalise, variance=variance)
+        return cls(result.models, result.run.loss, result.run.normalise)
 
     @property
-    def draws(self) -> bool:
-        """Whether a prediction is an average over random draws."""
-        return self.loss is not None and self.loss.samples is not None
+    def has_variance(self) -> bool:
+        """Whether the head predicts the variance of its logits."""
+        return self.loss is not None and bool(self.loss.needs & {"root", "scale"})
 
     def forward(self, x: Tensor) -> Tensor:
         return self._mean([self._probabilities(out) for out in self._outputs(x)])
@@ -109,15 +98,6 @@ class Predictor(nn.Module):
         return out.logits.softmax(1) if self.loss is None else self.loss.probabilities(out)
 
 
-def _with_logits_only(model: nn.Module) -> nn.Module:
-    if not isinstance(model, Classifier) or not model.head.has_linear_logits:
-        return model
-    layer: nn.Linear = model.head.logits  # type: ignore[assignment]
-    head = get_head("linear", layer.in_features, layer.out_features)
-    head.logits = layer
-    return Classifier(model.backbone, head)
-
-
 class _WithVariance(nn.Module):
     """A predictor whose call returns probabilities and variance."""
 
@@ -148,7 +128,7 @@ def export(
     ``gp``, are refused.
     """
     path = Path(path)
-    predictor = Predictor.of(trained, variance=variance) if isinstance(trained, Result) else trained
+    predictor = Predictor.of(trained) if isinstance(trained, Result) else trained
     if path.suffix not in (".pt2", ".onnx"):
         raise ValueError(f"Expected a path that ends in .pt2 or .onnx, got {str(path)!r}.")
     if path.suffix == ".onnx" and find_spec("onnxscript") is None:
@@ -156,14 +136,13 @@ def export(
     others = [
         type(model).__name__ for model in predictor.models if not isinstance(model, Classifier)
     ]
-    if others or predictor.draws:
+    draws = predictor.loss is not None and predictor.loss.samples is not None
+    if others or draws:
         actual = str(predictor.loss) if predictor.loss is not None else others[0]
         raise ValueError(
             f"Expected a network with plain logits to export, got `{actual}`. Train another method."
         )
     plain = copy.deepcopy(predictor).cpu()
-    if predictor.has_variance and not variance:  # its layers are not needed
-        plain = Predictor(list(plain.models), plain.loss, plain.normalise)
     module = _WithVariance(plain) if variance else plain
     for parameter in module.parameters():
         parameter.requires_grad_(False)

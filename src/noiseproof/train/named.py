@@ -695,7 +695,6 @@ define(
     alpha=0.9,
     start=epoch(0.4),
     every=every(0.01),
-    delta=0.0,
     beta=0.0,
     floor=0.0,
     warmup=epoch(0.05),
