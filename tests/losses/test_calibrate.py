@@ -314,14 +314,11 @@ def test_calibrate_says_where_there_is_no_solution(num_classes: int) -> None:
     with pytest.raises(NoSolution, match=r"No `q` of `gce:q=0.7`.*to q = 1, the ends") as error:
         calibrate("gce:q=0.7", num_classes, check=False)  # q(20) would be 1.0387
     assert f"{average_error('gce:q=1', 0.0, num_classes):.6g}" in str(error.value)
-    assert f"logit_bias({num_classes}) = {logit_bias(num_classes):.4f}" in str(error.value)
 
 
 def test_calibrate_has_nothing_to_change_or_to_match() -> None:
     for spec in ("ce", "tce:t=2"):  # a whole number can't be solved for
-        with pytest.raises(
-            NoSolution, match=r"no real-valued hyperparameter.*logit_bias\(1000\) = 5.3576"
-        ):
+        with pytest.raises(NoSolution, match="no real-valued hyperparameter"):
             calibrate(spec, 1000, check=False)
     with pytest.raises(NoSolution, match="no error at 10000 classes"):
         calibrate("tgce:q=0.7,k=0.5", 100, like=10000, free="q", check=False)

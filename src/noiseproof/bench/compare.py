@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import math
+import os
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
@@ -16,7 +16,6 @@ from noiseproof.bench.experiment import Experiment
 from noiseproof.bench.ranking import Place, Ranking, rank, recommend, wilson
 from noiseproof.bench.results import Json
 from noiseproof.core.checks import check_count, check_number
-from noiseproof.core.files import replacing
 from noiseproof.core.grammar import format_call
 from noiseproof.core.messages import counted
 from noiseproof.data import Dataset, get_dataset
@@ -207,9 +206,11 @@ def split_table(
     digest = hashlib.sha256(b"\0".join(parts.values())).hexdigest()[:16]
     place = Path(folder).resolve() / "data" / digest
     paths = {name: place / f"{name}.{ending}" for name in parts}
+    place.mkdir(parents=True, exist_ok=True)
     for name, path in paths.items():  # which another process may be writing too
-        with suppress(FileExistsError), replacing(path, overwrite=False) as file:
-            file.write_bytes(parts[name])
+        own = path.with_name(f"{path.name}.{os.getpid()}.part")
+        own.write_bytes(parts[name])
+        own.replace(path)
     files = {name: str(path) for name, path in paths.items()}
     spec = format_call(kind, {**files, "label": label, **options})
     if isinstance(whole.encoder, Columns):

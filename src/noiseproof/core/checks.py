@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Collection
+from dataclasses import MISSING, field, fields
 from numbers import Real
 from typing import Any
 
@@ -72,6 +73,45 @@ def check_word(name: str, value: Any, words: Collection[str]) -> Any:
     if value not in words:
         raise ValueError(f"Expected `{name}` to be one of {', '.join(words)}, got {value!r}.")
     return value
+
+
+# Fields of dataclasses: each says once what a parameter may be
+
+
+def check_fields(thing: Any) -> None:
+    """Check and convert the fields of a dataclass that the functions below have made."""
+    for one in fields(thing):
+        if check := one.metadata.get("check"):
+            object.__setattr__(thing, one.name, check(one.name, getattr(thing, one.name)))
+
+
+def number(interval: str, default: Any = MISSING, remedy: str = "", optional: bool = False) -> Any:
+    """A field for a number inside ``interval``, or None if it is optional or None by default."""
+    return _checked(check_number, default, optional, interval, remedy)
+
+
+def count(at_least: int, default: Any = MISSING, remedy: str = "", optional: bool = False) -> Any:
+    """A field for an integer, or None if it is optional or None by default."""
+    return _checked(check_count, default, optional, at_least, remedy)
+
+
+def flag(default: bool) -> Any:
+    """A field for true or false."""
+    return _checked(check_flag, default, False)
+
+
+def word(words: Collection[str], default: str) -> Any:
+    """A field for one of the ``words``."""
+    return _checked(check_word, default, False, words)
+
+
+def _checked(check: Callable[..., Any], default: Any, optional: bool, *limits: Any) -> Any:
+    def check_value(name: str, value: Any) -> Any:
+        if value is None and (optional or default is None):
+            return None
+        return check(name, value, *limits)
+
+    return field(default=default, metadata={"check": check_value})
 
 
 def check_tensor(name: str, value: object, dtype: torch.dtype | None = None) -> Tensor:

@@ -4,7 +4,6 @@ locks.
 
 from __future__ import annotations
 
-import glob
 import hashlib
 import json
 import mmap
@@ -13,7 +12,7 @@ import shutil
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -75,25 +74,21 @@ def replacing(path: Path, *, overwrite: bool = True, sync: bool = True) -> Itera
     """Yield a temporary path to write, which becomes ``path`` on success; nothing is left after a
     failure.
 
-    Without ``overwrite``, several processes may write the same ``path``: all but the first raise
+    Without ``overwrite``, a ``path`` that exists, or that another process writes, raises
     FileExistsError. Without ``sync``, a power cut may bring back the file that was there before,
     whole.
     """
-    part = _part(path) if overwrite else path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if not overwrite:
-            _remove_parts(path)
-        yield part
-        _sync(part)
-        if overwrite:
+    part = _part(path)
+    with nullcontext() if overwrite else _writing_once(path):
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            yield part
+            _sync(part)
             os.replace(part, path)
-        else:
-            _rename_new(part, path)
-    except BaseException:
-        with suppress(OSError):
-            part.unlink()
-        raise
+        except BaseException:
+            with suppress(OSError):
+                part.unlink()
+            raise
     if sync:
         sync_folder(path.parent)
 
@@ -109,56 +104,36 @@ def writing_folder(path: Path, beside: Path) -> Iterator[Path]:
     if path.resolve().is_relative_to(beside.resolve()):
         raise ValueError(f"Expected a place outside {beside}, which is not changed, got {path}.")
     part = _part(path)
+    with _writing_once(path):
+        try:
+            shutil.rmtree(part, ignore_errors=True)
+            part.mkdir(parents=True)
+            yield part
+            part.rename(path)
+        except BaseException:
+            shutil.rmtree(part, ignore_errors=True)
+            raise
+
+
+@contextmanager
+def _writing_once(path: Path) -> Iterator[None]:
+    """Hold the right to write a new file or folder."""
     lock = Lock(path.with_name(f".{path.name}.lock"))
-    if not lock.held:
-        raise FileExistsError(
-            f"Expected {path} to be written once, another process writes it. Choose another place."
-        )
     try:
-        shutil.rmtree(part, ignore_errors=True)
-        part.mkdir(parents=True)
-        yield part
-        part.rename(path)
-    except BaseException:
-        shutil.rmtree(part, ignore_errors=True)
-        raise
+        if not lock.held:
+            raise FileExistsError(
+                f"Expected {path} to be written once, another process writes it. Choose another"
+                " place."
+            )
+        if path.exists():
+            raise FileExistsError(f"Expected a new place, got {path}. Choose another one.")
+        yield
     finally:
         lock.release()
 
 
 def _part(path: Path) -> Path:
     return path.with_name(f"{path.name}.part")
-
-
-def _remove_parts(path: Path) -> None:
-    """Remove what killed processes of this machine left of a file that is written once."""
-    for part in path.parent.glob(f".{glob.escape(path.name)}.*.part"):
-        pid = part.name.split(".")[-2]
-        if pid.isdecimal() and not _is_running(int(pid)):
-            part.unlink(missing_ok=True)
-
-
-def _is_running(pid: int) -> bool:
-    if os.name != "posix":
-        return True  # a signal of zero would end it there
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
-    return pid != os.getpid()
-
-
-def _rename_new(part: Path, path: Path) -> None:
-    try:
-        os.link(part, path)  # fails if ``path`` exists, where a rename overwrites
-    except FileExistsError:
-        raise
-    except OSError:  # a file system without links
-        os.rename(part, path)
-    else:
-        part.unlink()
 
 
 def _sync(path: Path) -> None:

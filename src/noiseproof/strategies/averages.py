@@ -6,6 +6,7 @@ unchanged.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -69,14 +70,14 @@ def missed_labels(probs: Tensor, labels: Tensor) -> Tensor:
     return ((probs > 0.5) != (labels > 0)).float().mean(1).to(probs.dtype)
 
 
+@dataclass(eq=False)
 class HeldOutAverages(_Averages):
     """Averages of rows ``x`` with ``labels`` that the run does not train on, updated at the end of
     each epoch.
     """
 
-    def __init__(self, x: Inputs, labels: Tensor) -> None:
-        self.x = x
-        self.labels = labels
+    x: Inputs
+    labels: Tensor
 
     def setup(self, run: Run) -> None:
         self._begin(len(self.labels), run)

@@ -2,10 +2,12 @@
 (SOP+).
 """
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
-from noiseproof.core.checks import check_number
+from noiseproof.core.checks import number
 from noiseproof.core.output import Output
 from noiseproof.strategies.batch import Batch
 from noiseproof.strategies.mixing import imbalance, second_view
@@ -13,6 +15,7 @@ from noiseproof.strategies.run import Run, Strategy, register
 
 
 @register("consistency")
+@dataclass(eq=False)
 class Consistency(Strategy):
     """Add λ_C·KL(p(x) ‖ p(x′)) + λ_B·KL(uniform ‖ mean p(x)) to the loss (Liu et al. 2022, SOP+).
 
@@ -26,9 +29,8 @@ class Consistency(Strategy):
         lambda_b: λ_B, 0.1 in the paper.
     """
 
-    def __init__(self, lambda_c: float = 0.9, lambda_b: float = 0.1) -> None:
-        self.lambda_c = check_number("lambda_c", lambda_c, "[0, inf)")
-        self.lambda_b = check_number("lambda_b", lambda_b, "[0, inf)")
+    lambda_c: float = number("[0, inf)", 0.9)
+    lambda_b: float = number("[0, inf)", 0.1)
 
     def penalties(self, losses: Tensor, outs: list[Output], batch: Batch, run: Run) -> Tensor:
         log_p = [run.loss.scores(out).log_softmax(1) for out in outs]

@@ -2,22 +2,22 @@
 section 3.3).
 """
 
-from typing import Literal, get_args
+from dataclasses import dataclass, field
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from noiseproof.core.checks import check_count, check_flag, check_word
+from noiseproof.core.checks import count, flag, word
 from noiseproof.core.output import Output
 from noiseproof.strategies.batch import Batch
 from noiseproof.strategies.run import Run, Strategy, register
 from noiseproof.strategies.sweeps import log_probs, per_row
 
-Against = Literal["current", "original"]
-
 
 @register("label-correction")
+@dataclass(eq=False)
 class LabelCorrection(Strategy):
     """Before each epoch from ``start`` on (counted from 0): target = ω·onehot(given) + (1 −
     ω)·prediction.
@@ -37,16 +37,14 @@ class LabelCorrection(Strategy):
     remembers = ("kept", "predicted")
     makes = "probabilities"
 
-    def __init__(
-        self, start: int, soft: bool = False, invert: bool = False, against: Against = "current"
-    ) -> None:
-        self.start = check_count("start", start, 0)
-        self.soft = check_flag("soft", soft)
-        self.invert = check_flag("invert", invert)
-        self.against: Against = check_word("against", against, get_args(Against))
-        self.kept: Tensor | None = None  # (N,): the share of the given label in the target
-        # (N,) classes or (N, K) distributions: the other part of the target
-        self.predicted: Tensor | None = None
+    start: int = count(0)
+    soft: bool = flag(False)
+    invert: bool = flag(False)
+    against: Literal["current", "original"] = word(("current", "original"), "current")
+    # (N,): the share of the given label in the target
+    kept: Tensor | None = field(default=None, init=False)
+    # (N,) classes or (N, K) distributions: the other part of the target
+    predicted: Tensor | None = field(default=None, init=False)
 
     def start_epoch(self, run: Run) -> None:
         if run.epoch < self.start:

@@ -1,19 +1,19 @@
 """Confusions of each annotator as parameters, through which the model learns from their labels."""
 
-from typing import Any, Literal, get_args
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from noiseproof.core.checks import check_number, check_word
+from noiseproof.core.checks import number, word
 from noiseproof.core.output import Output
 from noiseproof.strategies.batch import Batch
 from noiseproof.strategies.run import Run, Strategy, register
 
-Kind = Literal["matrix", "transition"]
-
 
 @register("crowd-layer")
+@dataclass(eq=False)
 class CrowdLayer(Strategy):
     """The loss sees what the annotator a of a label would say of z; the model learns what lies
     behind all of them.
@@ -27,11 +27,8 @@ class CrowdLayer(Strategy):
     without any, all labels have one matrix.
     """
 
-    layers: Tensor  # (A, M, K, K): W
-
-    def __init__(self, kind: Kind = "transition", lr: float = 0.03) -> None:
-        self.kind = check_word("kind", kind, get_args(Kind))
-        self.lr = check_number("lr", lr, "[0, inf)")
+    kind: Literal["matrix", "transition"] = word(("matrix", "transition"), "transition")
+    lr: float = number("[0, inf)", 0.03)
 
     def setup(self, run: Run) -> None:
         annotator = run.data.annotator
@@ -42,6 +39,7 @@ class CrowdLayer(Strategy):
         start = torch.eye(K, device=run.device, dtype=run.dtype)
         if self.kind == "transition":
             start *= 3
+        # W, (A, M, K, K)
         self.layers = start.repeat(int(annotator.max()) + 1, len(run.models), 1, 1)
         self._adam = torch.optim.Adam([self.layers.requires_grad_()], self.lr)
 

@@ -1,13 +1,15 @@
 """Early stopping by the accuracy on held-out noisy labels."""
 
 import math
+from dataclasses import dataclass
 
-from noiseproof.core.checks import check_count
+from noiseproof.core.checks import count
 from noiseproof.core.messages import counted
 from noiseproof.strategies.run import Run, Strategy, register
 
 
 @register("early-stopping")
+@dataclass(eq=False)
 class EarlyStopping(Strategy):
     """End the run after ``patience`` epochs without a better accuracy on held-out noisy labels.
 
@@ -17,10 +19,9 @@ class EarlyStopping(Strategy):
     multilabel = True
     remembers = ("best", "waited")
 
-    def __init__(self, patience: int = 10) -> None:
-        self.patience = check_count("patience", patience, 1)
-        self.best = -math.inf
-        self.waited = 0
+    patience: int = count(1, 10)
+    best = -math.inf
+    waited = 0
 
     def setup(self, run: Run) -> None:
         if not run.validates:

@@ -1,13 +1,15 @@
 """Fine-tuning of a pretrained backbone: its head alone, or its head first."""
 
+from dataclasses import dataclass
 from typing import Any
 
-from noiseproof.core.checks import check_count, check_optional
+from noiseproof.core.checks import count
 from noiseproof.models.classifier import Classifier
 from noiseproof.strategies.run import Run, Strategy, register
 
 
 @register("freeze")
+@dataclass(eq=False)
 class Freeze(Strategy):
     """Train the head alone, on the features of a pretrained backbone; from the epoch ``until`` on,
     the whole network.
@@ -20,9 +22,8 @@ class Freeze(Strategy):
     multilabel = True
     remembers = ("is_frozen",)
 
-    def __init__(self, until: int | None = None) -> None:
-        self.until: int | None = check_optional(check_count, "until", until, 1)
-        self.is_frozen = True
+    until: int | None = count(1, None)
+    is_frozen = True
 
     def setup(self, run: Run) -> None:
         if run.processes.world_size > 1 or run.is_sharded:

@@ -1,5 +1,6 @@
 """A Gaussian process in place of a trained model (LN paper, section 6)."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ class _Solved(nn.Module):
 
 
 @register("gp")
+@dataclass(eq=False)
 class GaussianProcess(Strategy):
     """``heads.gaussian_process.GaussianProcessClassifier`` on all rows, flattened and normalised,
     not augmented.
@@ -31,23 +33,15 @@ class GaussianProcess(Strategy):
     resumed run solves it again.
     """
 
-    def __init__(
-        self,
-        length_scale: float | None = None,
-        signal: float | None = None,
-        noise: float | None = None,
-        t: float = 0.01,
-        dummy: bool = True,
-        steps: int = 50,
-        max_samples: int = 5000,
-    ) -> None:
-        self.length_scale = length_scale
-        self.signal = signal
-        self.noise = noise
-        self.t = t
-        self.dummy = dummy
-        self.steps = steps
-        self.max_samples = max_samples
+    length_scale: float | None = None
+    signal: float | None = None
+    noise: float | None = None
+    t: float = 0.01
+    dummy: bool = True
+    steps: int = 50
+    max_samples: int = 5000
+
+    def __post_init__(self) -> None:
         GaussianProcessClassifier(**self.parameters)  # checks the parameters
 
     def setup(self, run: Run) -> None:

@@ -3,12 +3,13 @@
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from noiseproof.core.checks import check_count, check_flag, check_number
+from noiseproof.core.checks import count, flag, number
 from noiseproof.core.output import Output
 from noiseproof.strategies.batch import Batch
 from noiseproof.strategies.run import Run, Strategy, register
@@ -29,6 +30,7 @@ class _Memory(Strategy):
 
 
 @register("estimated-targets")
+@dataclass(eq=False)
 class EstimatedTargets(_Memory):
     """Targets that follow the model: t ← α·t + (1 − α)·softmax(z), started from the given label
     (NAL paper; SELC).
@@ -44,18 +46,17 @@ class EstimatedTargets(_Memory):
 
     makes = "probabilities"
     remembers = ("table", "keeps")
-    keeps: Tensor  # (N, M): rows of classes that were not predicted at ``start``
 
-    def __init__(self, start: int, every: int = 1, alpha: float = 0.9, spare: bool = True) -> None:
-        self.start = check_count("start", start, 0)
-        self.spare = check_flag("spare", spare)
-        self.every = check_count("every", every, 1)
-        self.alpha = check_number("alpha", alpha, "[0, 1]")
+    start: int = count(0)
+    every: int = count(1, 1)
+    alpha: float = number("[0, 1]", 0.9)
+    spare: bool = flag(True)
 
     def setup(self, run: Run) -> None:
         given = run.data.labels
         given = F.one_hot(given, run.num_classes) if given.dim() == 1 else given
         self.table = given.to(run.device, run.dtype)[:, None].repeat(1, len(run.models), 1)
+        # (N, M): rows of classes that were not predicted at ``start``
         self.keeps = torch.zeros(self.table.shape[:2], dtype=torch.bool, device=run.device)
 
     def start_epoch(self, run: Run) -> None:
@@ -88,6 +89,7 @@ class EstimatedTargets(_Memory):
 
 
 @register("target-memory")
+@dataclass(eq=False)
 class TargetMemory(_Memory):
     """The targets of early-learning regularisation: t ← β·t + (1 − β)·p, zero at first (Liu et al.
     2020; ELR).
@@ -102,9 +104,8 @@ class TargetMemory(_Memory):
     adds = frozenset({"memory"})
     reweigh = False  # whether the memory is used without a loss that reads it
 
-    def __init__(self, beta: float = 0.7, clip: float = 1e-4) -> None:
-        self.beta = check_number("beta", beta, "[0, 1]")
-        self.clip = check_number("clip", clip, "[0, 0.5)")
+    beta: float = number("[0, 1]", 0.7)
+    clip: float = number("[0, 0.5)", 1e-4)
 
     def setup(self, run: Run) -> None:
         self.table = torch.zeros(
@@ -128,6 +129,7 @@ class TargetMemory(_Memory):
 
 
 @register("exchanged-memory")
+@dataclass(eq=False)
 class ExchangedMemory(TargetMemory):
     """Two models, each regularised by the past predictions of the other (ELR+): p is the prediction
     of the other one.
@@ -145,9 +147,11 @@ class ExchangedMemory(TargetMemory):
 
     models = 2
 
-    def __init__(self, beta: float = 0.7, clip: float = 0.0, reweigh: bool = False) -> None:
-        super().__init__(beta, clip)
-        self.reweigh = check_flag("reweigh", reweigh)
+    clip: float = number("[0, 0.5)", 0.0)
+    reweigh: bool = flag(False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self.makes = "probabilities" if self.reweigh else "classes"
 
     def targets(self, batch: Batch, run: Run) -> Batch:

@@ -4,14 +4,14 @@ not trust.
 
 import math
 import warnings
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from noiseproof.core.checks import check_count, check_flag, check_number
+from noiseproof.core.checks import count, flag, number
 from noiseproof.core.output import Output
 from noiseproof.data.augment import Transform
 from noiseproof.data.base import shuffled
@@ -216,6 +216,7 @@ def clean_posterior(
 
 
 @register("mixup")
+@dataclass(eq=False)
 class Mixup(Strategy):
     """x̃ = λ·x + (1 − λ)·x′ and the same of targets, λ ~ Beta(α, α), one λ a step (Zhang et al.
     2018; ELR+: α = 1).
@@ -230,8 +231,7 @@ class Mixup(Strategy):
     multilabel = True
     makes = "probabilities"
 
-    def __init__(self, alpha: float = 1.0) -> None:
-        self.alpha = check_number("alpha", alpha, "(0, inf)")
+    alpha: float = number("(0, inf)", 1.0)
 
     def targets(self, batch: Batch, run: Run) -> Batch:
         target = batch.soft_target(run.num_classes, batch.x)
@@ -255,6 +255,7 @@ class Undivided(RuntimeError):
 
 
 @register("dividemix")
+@dataclass(eq=False)
 class DivideMix(Strategy):
     """Two networks divide the samples for each other; labels that are not trusted are dropped (Li
     et al. 2020).
@@ -294,23 +295,16 @@ class DivideMix(Strategy):
     models = 2
     remembers = ("trust", "first_step")
 
-    def __init__(
-        self,
-        warmup: int = 10,
-        lambda_u: float = 25.0,
-        ramp: float = 16.0,
-        alpha: float = 4.0,
-        penalty: bool = False,
-        balance: bool = True,
-        agreed: bool = False,
-    ) -> None:
-        self.warmup = check_count("warmup", warmup, 0)
-        self.lambda_u = check_number("lambda_u", lambda_u, "[0, inf)")
-        self.ramp = check_number("ramp", ramp, "[0, inf)")
-        self.alpha = check_number("alpha", alpha, "(0, inf)")
-        self.penalty = check_flag("penalty", penalty)
-        self.balance = check_flag("balance", balance)
-        self.agreed = check_flag("agreed", agreed)
+    warmup: int = count(0, 10)
+    lambda_u: float = number("[0, inf)", 25.0)
+    ramp: float = number("[0, inf)", 16.0)
+    alpha: float = number("(0, inf)", 4.0)
+    penalty: bool = flag(False)
+    balance: bool = flag(True)
+    agreed: bool = flag(False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         # (N,) for each network: the posterior from the losses of the other
         self.trust: list[Tensor | None] = [None, None]
         self.first_step = 0  # of this epoch

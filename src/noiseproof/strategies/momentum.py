@@ -4,16 +4,18 @@
 
 import copy
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from noiseproof.core.checks import check_number, check_optional
+from noiseproof.core.checks import check_number, number
 from noiseproof.strategies.run import Run, Strategy, register
 
 
 @register("momentum")
+@dataclass(eq=False)
 class MomentumModel(Strategy):
     """θ′ ← α·θ′ + (1 − α)·θ after every step; θ′ predicts in place of θ (SLN paper, section 4.1: α
     = 0.999).
@@ -27,9 +29,7 @@ class MomentumModel(Strategy):
     joins = True
     multilabel = True
 
-    def __init__(self, alpha: float | None = None) -> None:
-        self.alpha: float | None = check_optional(check_number, "alpha", alpha, "[0, 1]")
-        self.averages: list[nn.Module] = []
+    alpha: float | None = number("[0, 1]", None)
 
     def setup(self, run: Run) -> None:
         if run.is_sharded:

@@ -3,18 +3,20 @@ gradients.
 """
 
 import math
+from dataclasses import dataclass
 from functools import partial
 
 import torch
 from torch import Tensor
 
-from noiseproof.core.checks import check_count, check_number, check_optional
+from noiseproof.core.checks import count, number
 from noiseproof.core.output import Output
 from noiseproof.strategies.batch import Batch
 from noiseproof.strategies.run import Run, Strategy, register
 
 
 @register("sln")
+@dataclass(eq=False)
 class StochasticLabelNoise(Strategy):
     """Stochastic label noise: target = onehot(y) + σ_y·z, with fresh z ~ N(0, I) in every step (SLN
     paper, Eq. 3).
@@ -29,12 +31,12 @@ class StochasticLabelNoise(Strategy):
     joins = True
     multilabel = True
 
-    def __init__(
-        self, sigma: float = 1.0, until: int | None = None, max_norm: float | None = 1.0
-    ) -> None:
-        self.sigma = check_number("sigma", sigma, "[0, inf)")
-        self.until: int | None = check_optional(check_count, "until", until, 0)
-        self.max_norm = check_optional(check_number, "max_norm", max_norm, "(0, inf)")
+    sigma: float = number("[0, inf)", 1.0)
+    until: int | None = count(0, None)
+    max_norm: float | None = number("(0, inf)", 1.0, optional=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self.makes = "real"
         if not self.ends:  # no noise: nothing to hold, and targets stay classes
             self.max_norm = None
@@ -56,12 +58,12 @@ class StochasticLabelNoise(Strategy):
         return batch.with_target(batch.soft_target(run.num_classes, z) + self.sigma * z)
 
 
+@dataclass(eq=False)
 class _GradientNoise(Strategy):
     capturable = True
     multilabel = True
 
-    def __init__(self, sigma: float = 0.1) -> None:
-        self.sigma = check_number("sigma", sigma, "[0, inf)")
+    sigma: float = number("[0, inf)", 0.1)
 
     @property
     def ends(self) -> float:

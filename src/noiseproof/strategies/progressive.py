@@ -6,12 +6,13 @@ their labels.
 """
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from noiseproof.core.checks import check_count, check_flag, check_number, check_optional
+from noiseproof.core.checks import count, flag, number
 from noiseproof.core.output import Output
 from noiseproof.models.base import INITS, reset_layers
 from noiseproof.models.classifier import Classifier
@@ -31,6 +32,7 @@ ALL, BLOCK, HEAD, CONFIDENT = range(4)  # stages: what is trained, and in the la
 
 
 @register("progressive-stopping")
+@dataclass(eq=False)
 class ProgressiveStopping(Strategy):
     """Progressive early stopping, then training on the labels that the model agrees with (Bai et
     al. 2021, PES).
@@ -56,25 +58,16 @@ class ProgressiveStopping(Strategy):
     """
 
     capturable = True
-    remembers: tuple[str, ...] = ("chosen", "class_weights")
+    remembers = ("chosen", "class_weights")
     heaviest = math.inf  # of the weights of classes
 
-    def __init__(
-        self,
-        start: int | None = 25,
-        block_epochs: int = 7,
-        head_epochs: int = 5,
-        lr: float = 1e-4,
-        released: bool = False,
-        balance: bool = True,
-    ) -> None:
-        self.start: int | None = check_optional(check_count, "start", start, 1)
-        self.block_epochs = check_count("block_epochs", block_epochs, 0)
-        self.head_epochs = check_count("head_epochs", head_epochs, 0)
-        self.lr = check_number("lr", lr, "(0, inf)")
-        self.released = check_flag("released", released)
-        self.balance = check_flag("balance", balance)
-        self._renewing = ALL  # the stage of the weights that Adam trains alone
+    start: int | None = count(1, 25, optional=True)
+    block_epochs: int = count(0, 7)
+    head_epochs: int = count(0, 5)
+    lr: float = number("(0, inf)", 1e-4)
+    released: bool = flag(False)
+    balance: bool = flag(True)
+    _renewing = ALL  # the stage of the weights that Adam trains alone
 
     def setup(self, run: Run) -> None:
         if run.is_sharded:
@@ -187,6 +180,7 @@ class ProgressiveStopping(Strategy):
 
 
 @register("progressive-mixmatch")
+@dataclass(eq=False)
 class ProgressiveMixMatch(ProgressiveStopping):
     """Progressive early stopping, then MixMatch: rows it would leave out go without labels (Bai et
     al. 2021, PES semi).
@@ -214,26 +208,14 @@ class ProgressiveMixMatch(ProgressiveStopping):
     remembers = (*ProgressiveStopping.remembers, "first_step")
     heaviest = 3.0
 
-    def __init__(
-        self,
-        start: int | None = 20,
-        block_epochs: int = 0,
-        head_epochs: int = 5,
-        lr: float = 1e-4,
-        released: bool = False,
-        balance: bool = True,
-        lambda_u: float = 5.0,
-        ramp: float = 16.0,
-        alpha: float = 4.0,
-        late_alpha: float = 0.75,
-    ) -> None:
-        super().__init__(start, block_epochs, head_epochs, lr, released, balance)
-        self.lambda_u = check_number("lambda_u", lambda_u, "[0, inf)")
-        self.ramp = check_number("ramp", ramp, "[0, inf)")
-        self.alpha = check_number("alpha", alpha, "(0, inf)")
-        self.late_alpha = check_number("late_alpha", late_alpha, "(0, inf)")
-        self.first_step = 0  # of this epoch
-        self._num_steps = 1  # of this epoch; set by ``rows``
+    start: int | None = count(1, 20, optional=True)
+    block_epochs: int = count(0, 0)
+    lambda_u: float = number("[0, inf)", 5.0)
+    ramp: float = number("[0, inf)", 16.0)
+    alpha: float = number("(0, inf)", 4.0)
+    late_alpha: float = number("(0, inf)", 0.75)
+    first_step = 0  # of this epoch
+    _num_steps = 1  # of this epoch; set by ``rows``
 
     @property
     def warmup(self) -> float:

@@ -3,12 +3,13 @@ them guess.
 """
 
 import math
+from dataclasses import dataclass, field
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from noiseproof.core.checks import check_count, check_flag, check_number, check_optional
+from noiseproof.core.checks import count, flag, number
 from noiseproof.strategies.batch import Batch, Step
 from noiseproof.strategies.mixing import draw_mix, mix, row_losses, second_view
 from noiseproof.strategies.run import Run, Strategy, register
@@ -54,6 +55,7 @@ def agreed_counts(p: Tensor, given: Tensor, wanted: Tensor) -> Tensor:
 
 
 @register("promix")
+@dataclass(eq=False)
 class ProMix(Strategy):
     """Two networks, each trained on labels of small loss or high confidence, in three views (Xiao
     et al. 2023).
@@ -81,30 +83,18 @@ class ProMix(Strategy):
 
     models = 2
     remembers = ("small",)
-    # (N, 2): whether the loss of a row is among the smallest of its class, by network
-    small: Tensor | None = None
 
-    def __init__(
-        self,
-        warmup: int = 10,
-        rho: float = 0.5,
-        tau: float = 0.99,
-        ramp: int = 50,
-        guess_from: int | None = None,
-        share: float = 0.9,
-        alpha: float = 4.0,
-        equal: bool = False,
-        agreed: bool = False,
-    ) -> None:
-        self.warmup = check_count("warmup", warmup, 0)
-        self.rho = check_number("rho", rho, "(0, 1]")
-        self.tau = check_number("tau", tau, "[0, 1]")
-        self.ramp = check_count("ramp", ramp, 1)
-        self.guess_from: int | None = check_optional(check_count, "guess_from", guess_from, 0)
-        self.share = check_number("share", share, "[0, 1]")
-        self.alpha = check_number("alpha", alpha, "(0, inf)")
-        self.equal = check_flag("equal", equal)
-        self.agreed = check_flag("agreed", agreed)
+    warmup: int = count(0, 10)
+    rho: float = number("(0, 1]", 0.5)
+    tau: float = number("[0, 1]", 0.99)
+    ramp: int = count(1, 50)
+    guess_from: int | None = count(0, None)
+    share: float = number("[0, 1]", 0.9)
+    alpha: float = number("(0, inf)", 4.0)
+    equal: bool = flag(False)
+    agreed: bool = flag(False)
+    # (N, 2): whether the loss of a row is among the smallest of its class, by network
+    small: Tensor | None = field(default=None, init=False)
 
     def start_epoch(self, run: Run) -> None:
         if run.epoch >= self.warmup:

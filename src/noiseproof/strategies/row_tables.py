@@ -3,6 +3,8 @@
 Built from tensors, so without a name in the registry.
 """
 
+from dataclasses import dataclass
+
 from torch import Tensor
 
 from noiseproof.core.output import Output
@@ -10,14 +12,14 @@ from noiseproof.strategies.batch import Batch
 from noiseproof.strategies.run import Run, Strategy
 
 
+@dataclass(eq=False)
 class SampleWeights(Strategy):
     """Multiply the loss of row i by w_i, for weights (N,) in the order of the training rows."""
 
     capturable = True
     multilabel = True
 
-    def __init__(self, table: Tensor) -> None:
-        self.table = table
+    table: Tensor
 
     def setup(self, run: Run) -> None:
         if self.table.shape != (run.num_rows,):
@@ -30,6 +32,7 @@ class SampleWeights(Strategy):
         return self._table[batch.rows].expand_as(losses)
 
 
+@dataclass(eq=False)
 class FixedTargets(Strategy):
     """Train towards a ``table`` of distributions (N, K) in place of the given labels."""
 
@@ -37,8 +40,7 @@ class FixedTargets(Strategy):
     multilabel = True
     makes = "probabilities"
 
-    def __init__(self, table: Tensor) -> None:
-        self.table = table
+    table: Tensor
 
     def setup(self, run: Run) -> None:
         self.table = self.table.to(run.device, run.dtype)

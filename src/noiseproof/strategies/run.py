@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from noiseproof.core.checks import check_fields
 from noiseproof.core.grammar import format_call
 from noiseproof.core.output import Output
 from noiseproof.core.registry import Registry, stored_parameters
@@ -294,6 +295,10 @@ class Strategy:
     capturable = False
     # whether one call of its hooks serves several runs that are stacked: see ``bind``
     joins = False
+
+    def __post_init__(self) -> None:
+        """Check the parameters of a strategy that is a dataclass."""
+        check_fields(self)
 
     def setup(self, run: Run) -> None:
         """Before the first epoch, and before a checkpoint is loaded: check data and models, and

@@ -1,5 +1,7 @@
 """The rows of an epoch, where they are not every row once."""
 
+from dataclasses import dataclass
+
 from torch import Tensor
 
 from noiseproof.data.base import ClassBalanced
@@ -7,6 +9,7 @@ from noiseproof.strategies.run import Run, Strategy, register
 
 
 @register("class-balanced")
+@dataclass(eq=False)
 class ClassBalancedEpochs(Strategy):
     """Equally many rows of each given class in every epoch, as in the papers' training on
     Clothing1M.
@@ -16,9 +19,8 @@ class ClassBalancedEpochs(Strategy):
     them; the record has the last occurrence of a row.
     """
 
-    def __init__(self, per_class: int | None = None, total: int | None = None) -> None:
-        self.per_class = per_class
-        self.total = total
+    per_class: int | None = None
+    total: int | None = None
 
     def setup(self, run: Run) -> None:
         seed = run.random.seed_for("class-balanced")

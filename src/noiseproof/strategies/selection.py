@@ -9,22 +9,19 @@ batch.
 """
 
 from collections.abc import Hashable
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from noiseproof.core.checks import (
-    check_count,
-    check_flag,
-    check_number,
-    check_optional,
-)
+from noiseproof.core.checks import count, flag, number
 from noiseproof.core.output import Output
 from noiseproof.strategies.batch import Batch
 from noiseproof.strategies.run import Run, Strategy, register
 from noiseproof.strategies.sweeps import per_row
 
 
+@dataclass(eq=False)
 class Selection(Strategy):
     """Keep int((1 − forget(T))·B) of the B rows of a step, at least one, T epochs after the epoch
     ``start``.
@@ -35,15 +32,9 @@ class Selection(Strategy):
     """
 
     capturable = True
-
-    def __init__(self, forget: float, ramp: int = 10, start: int = 0) -> None:
-        self.forget = check_number(
-            "forget", forget, "[0, 1)", "It is the share of rows that are left out."
-        )
-        self.ramp = check_count(
-            "ramp", ramp, 0, "It is the number of epochs until `forget` is reached."
-        )
-        self.start = check_count("start", start, 0)
+    forget: float = number("[0, 1)", remedy="It is the share of rows that are left out.")
+    ramp: int = count(0, 10, "It is the number of epochs until `forget` is reached.")
+    start: int = count(0, 0)
 
     def setup(self, run: Run) -> None:
         # Rows of small loss have next to no gradient of their own to hold against noise.
@@ -131,6 +122,7 @@ def _mean_over(chosen: Tensor, batch: Batch, run: Run, factor: float = 1.0) -> T
 
 
 @register("small-loss")
+@dataclass(eq=False)
 class SmallLoss(Selection):
     """Train on the rows of small loss: the mean over the int((1 − forget(T))·B) smallest of each
     step.
@@ -142,6 +134,7 @@ class SmallLoss(Selection):
 
 
 @register("co-teaching")
+@dataclass(eq=False)
 class CoTeaching(Selection):
     """Co-teaching (Han et al. 2018): two models, each trained on the rows of small loss of the
     other, in one pass.
@@ -159,6 +152,7 @@ class CoTeaching(Selection):
 
 
 @register("sigua")
+@dataclass(eq=False)
 class Sigua(Selection):
     """SIGUA with small losses (Han et al. 2020): descend on the rows of small loss, ascend slowly
     on some others.
@@ -168,12 +162,8 @@ class Sigua(Selection):
     (B.1) uses scale 0.001.
     """
 
-    def __init__(
-        self, forget: float, ramp: int = 10, rate: float = 0.3, scale: float = 0.01, start: int = 0
-    ) -> None:
-        super().__init__(forget, ramp, start)
-        self.rate = check_number("rate", rate, "[0, 1]")
-        self.scale = check_number("scale", scale, "[0, inf)")
+    rate: float = number("[0, 1]", 0.3)
+    scale: float = number("[0, inf)", 0.01)
 
     def select(self, losses: Tensor, outs: list[Output], batch: Batch, run: Run) -> Tensor:
         kept = self.num_kept(batch, run)
@@ -183,6 +173,7 @@ class Sigua(Selection):
 
 
 @register("sigua-bc")
+@dataclass(eq=False)
 class SiguaBackward(Strategy):
     """SIGUA with backward correction (Han et al. 2020): rows whose corrected loss is negative count
     −scale times.
@@ -193,9 +184,8 @@ class SiguaBackward(Strategy):
 
     capturable = True
 
-    def __init__(self, scale: float = 0.01, warmup: int = 0) -> None:
-        self.scale = check_number("scale", scale, "[0, inf)")
-        self.warmup = check_count("warmup", warmup, 0)
+    scale: float = number("[0, inf)", 0.01)
+    warmup: int = count(0, 0)
 
     def phase(self, run: Run) -> bool:
         return run.epoch < self.warmup
@@ -209,6 +199,7 @@ class SiguaBackward(Strategy):
 
 
 @register("prune")
+@dataclass(eq=False)
 class Prune(Strategy):
     """Pruning of truncated GCE (Zhang & Sabuncu 2018, Algorithm 1): train on samples with p_y ≥ k
     only.
@@ -226,22 +217,12 @@ class Prune(Strategy):
     capturable = True
     remembers = ("keep",)
 
-    def __init__(
-        self,
-        start: int,
-        every: int = 10,
-        k: float = 0.5,
-        lasts: int | None = None,
-        spare: bool = True,
-    ) -> None:
-        self.start = check_count("start", start, 0)
-        self.spare = check_flag("spare", spare)
-        self.every = check_count("every", every, 1)
-        self.lasts: int | None = check_optional(check_count, "lasts", lasts, 1)
-        self.k = check_number(
-            "k", k, "(0, 1)", "It is the probability below which a sample is pruned."
-        )
-        self.keep: Tensor | None = None  # (N, M)
+    start: int = count(0)
+    every: int = count(1, 10)
+    k: float = number("(0, 1)", 0.5, "It is the probability below which a sample is pruned.")
+    lasts: int | None = count(1, None)
+    spare: bool = flag(True)
+    keep: Tensor | None = field(default=None, init=False)  # (N, M)
 
     def start_epoch(self, run: Run) -> None:
         age = (run.epoch - self.start) % self.every  # of the last decision, in epochs

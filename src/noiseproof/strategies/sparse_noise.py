@@ -2,16 +2,18 @@
 (SOP).
 """
 
-import torch
-from torch import Tensor
+from dataclasses import dataclass
 
-from noiseproof.core.checks import check_number
+import torch
+
+from noiseproof.core.checks import number
 from noiseproof.core.output import Output
 from noiseproof.strategies.batch import Batch
 from noiseproof.strategies.run import Run, Strategy, register
 
 
 @register("sparse-noise")
+@dataclass(eq=False)
 class SparseNoise(Strategy):
     """s_i = u_i² ⊙ y_i − v_i² ⊙ (1 − y_i) for each sample, learned by gradient descent (Liu et al.
     2022, section 3.2).
@@ -26,16 +28,14 @@ class SparseNoise(Strategy):
     adds = frozenset({"noise"})
     capturable = True  # tables are written in place
     remembers = ("u", "v")
-    u: Tensor  # (N, M, 1)
-    v: Tensor  # (N, M, K)
 
-    def __init__(self, lr_u: float = 10.0, lr_v: float = 10.0, std: float = 1e-8) -> None:
-        self.lr_u = check_number("lr_u", lr_u, "[0, inf)")
-        self.lr_v = check_number("lr_v", lr_v, "[0, inf)")
-        self.std = check_number("std", std, "(0, 1]")
+    lr_u: float = number("[0, inf)", 10.0)
+    lr_v: float = number("[0, inf)", 10.0)
+    std: float = number("(0, 1]", 1e-8)
 
     def setup(self, run: Run) -> None:
         generator = run.random.generator(self.name, device="cpu")
+        # (N, M, 1) and (N, M, K)
         self.u, self.v = (
             (self.std * torch.randn(run.num_rows, len(run.models), width, generator=generator)).to(
                 run.device, run.dtype

@@ -1,9 +1,11 @@
 """Forward and backward correction with a transition matrix that is estimated during training."""
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
-from noiseproof.core.checks import check_count, check_flag, check_number, check_optional
+from noiseproof.core.checks import count, flag, number
 from noiseproof.losses.correction import Backward, Corrected, estimate_transition
 from noiseproof.strategies.run import Run, Strategy, register
 from noiseproof.strategies.sweeps import predict_log_probs
@@ -12,6 +14,7 @@ MAX_CONDITION = 100.0  # of T: beyond it, the inverse amplifies errors of the es
 
 
 @register("estimate-transition")
+@dataclass(eq=False)
 class EstimateTransition(Strategy):
     """Forward or backward correction with an estimated T (Patrini et al. 2017): warm up, estimate,
     correct.
@@ -37,25 +40,13 @@ class EstimateTransition(Strategy):
             close to the identity's.
     """
 
-    def __init__(
-        self,
-        warmup: int,
-        percentile: float | None = 97.0,
-        restart: bool = False,
-        right: float = 0.0,
-    ) -> None:
-        self.warmup = check_count(
-            "warmup", warmup, 1, "T is estimated from a model that has learned something."
-        )
-        self.percentile: float | None = check_optional(
-            check_number, "percentile", percentile, "(0, 100]"
-        )
-        self.restart = check_flag("restart", restart)
-        self.right = check_number("right", right, "[0, inf)")
-        self._losses: list[Corrected] = []  # they hold T, so it is in checkpoints
-        self._initial: list[dict[str, Tensor]] = []  # weights of each model
+    warmup: int = count(1, remedy="T is estimated from a model that has learned something.")
+    percentile: float | None = number("(0, 100]", 97.0, optional=True)
+    restart: bool = flag(False)
+    right: float = number("[0, inf)", 0.0)
 
     def setup(self, run: Run) -> None:
+        # they hold T, so it is in checkpoints
         self._losses = [part for part in run.loss.modules() if isinstance(part, Corrected)]
         self._set(torch.eye(run.num_classes, dtype=torch.float64))
         if self.restart:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import nn
 
-from noiseproof.core.checks import check_count, check_flag, check_number, check_optional
+from noiseproof.core.checks import check_count, check_fields, count, flag, number
 from noiseproof.losses import Loss
 from noiseproof.strategies import Strategy
 from noiseproof.train.schedule import OPTIMIZERS, SCHEDULES, Factor
@@ -52,35 +52,23 @@ class Settings:
     """
 
     model: str = "auto"
-    epochs: int = 100
+    epochs: int = count(1, 100)
     batch_size: int | Literal["full"] = 128
     optimizer: str = "sgd:lr=0.05,momentum=0.9,nesterov=true,weight_decay=5e-4"
     schedule: str = "cosine"
-    clip: float | None = None
-    drop_last: bool = False
-    compile: bool = False
-    workers: int = 0
-    checkpoint_steps: int | None = None
-    checkpoint_seconds: float = 30.0
+    clip: float | None = number("[0, inf)", None)
+    drop_last: bool = flag(False)
+    compile: bool = flag(False)
+    workers: int = count(0, 0)
+    checkpoint_steps: int | None = count(1, None)
+    checkpoint_seconds: float = number("[0, inf)", 30.0)
 
     def __post_init__(self) -> None:
-        checked: dict[str, Any] = {  # which converts NumPy's integers
-            "epochs": check_count("epochs", self.epochs, 1),
-            "clip": check_optional(check_number, "clip", self.clip, "[0, inf)"),
-            "workers": check_count("workers", self.workers, 0),
-            "checkpoint_steps": check_optional(
-                check_count, "checkpoint_steps", self.checkpoint_steps, 1
-            ),
-            "checkpoint_seconds": check_number(
-                "checkpoint_seconds", self.checkpoint_seconds, "[0, inf)"
-            ),
-        }
+        check_fields(self)
         if self.batch_size != "full":
             remedy = "Or 'full' for all rows at once."
-            checked["batch_size"] = check_count("batch_size", self.batch_size, 1, remedy)
-        for name in ("drop_last", "compile"):
-            check_flag(name, getattr(self, name))
-        self.__dict__.update(checked)
+            rows = check_count("batch_size", self.batch_size, 1, remedy)
+            object.__setattr__(self, "batch_size", rows)
         self.make_optimizer()
         self.make_schedule()
 
