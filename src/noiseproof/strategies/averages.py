@@ -26,7 +26,7 @@ class _Averages(Strategy):
     """
 
     multilabel = True
-    remembers: tuple[str, ...] = ("probs", "sums")
+    remembers: ClassVar[tuple[str, ...]] = ("probs", "sums")
     probs: Tensor
     sums: Tensor
 

@@ -22,7 +22,7 @@ class _Memory(Strategy):
     """
 
     capturable = True  # the table is written in place
-    remembers: tuple[str, ...] = ("table",)
+    remembers: ClassVar[tuple[str, ...]] = ("table",)
     table: Tensor  # (N, M, K)
 
     def _write(self, values: Tensor, batch: Batch, run: Run) -> None:

@@ -7,7 +7,7 @@ their labels.
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -58,7 +58,7 @@ class ProgressiveStopping(Strategy):
     """
 
     capturable = True
-    remembers = ("chosen", "class_weights")
+    remembers: ClassVar[tuple[str, ...]] = ("chosen", "class_weights")
     heaviest = math.inf  # of the weights of classes
 
     start: int | None = count(1, 25, optional=True)
