@@ -146,7 +146,6 @@ def assert_made_of(method: Method, loss: str, head: str, parts: dict[str, dict[s
     ("line", "head"),
     [
         ("2*ln:lam=1 + ce", "gaussian-root"),
-        ("(ln:covariance=isotropic)", "gaussian-scale:isotropic=true"),
         ("(ln:covariance=diagonal)", "gaussian-scale"),
         ("0.5*het:covariance=full,samples=8", "gaussian-factors"),
         ("(ln:covariance=identity)", "linear"),

@@ -75,8 +75,6 @@ class Loss(nn.Module):
     kind: Kind = "margin"
     # the most general targets; only with "real" is L(z, t) = Σ_k t_k·L(z, k)
     takes: Targets = "real"
-    # the head that gives what it needs, where the names of the fields do not say it
-    head: str | None = None
     weighs_classes = False  # ``per_sample`` multiplies class weights itself, of class indices too
     # classes whose logit is zero by definition, so that a head gives no column for them
     implied = 0
@@ -543,7 +541,6 @@ def inherit_from(loss: Loss, *inner: Loss) -> None:
     loss.needs = frozenset().union(*(part.needs for part in inner))
     loss.independent_rows = all(part.independent_rows for part in inner)
     loss.takes = min((part.takes for part in inner), key=get_args(Targets).index)
-    loss.head = next((part.head for part in inner if part.head), None)
     loss.starts = {field: start for part in inner for field, start in part.starts.items()}
     loss.max_norm = min((part.max_norm for part in inner if part.max_norm), default=None)
     loss.implied = inner[0].implied

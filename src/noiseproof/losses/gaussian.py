@@ -87,8 +87,6 @@ class LN(Loss):
         self.starts = dict.fromkeys(("logits", "root", "scale"), self.start)
         self.field = FIELDS.get(covariance)
         self.needs = frozenset({"logits", *filter(None, [self.field])})
-        if covariance == "isotropic":
-            self.head = "gaussian-scale:isotropic=true"
         self.implied = 0 if self.dummy else 1
 
     def label_logit(self, num_classes: int) -> float:

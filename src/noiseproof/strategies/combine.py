@@ -81,34 +81,36 @@ def _mixing(strategy: Any, parts: Combination) -> Strategy | None:
     return next((other for other in parts.strategies if other.mixes), None)
 
 
+def _active(strategy: Any, parts: Combination) -> list[Strategy]:
+    """The other strategies that still act in the epochs of ``strategy``."""
+    first = getattr(strategy, "warmup", getattr(strategy, "start", 0))
+    return [other for other in parts.strategies if other is not strategy and other.ends > first]
+
+
 def _skipped(strategy: Any, parts: Combination) -> Strategy | None:
     """A strategy whose hooks the steps of ``strategy`` pass by."""
-    first = getattr(strategy, "warmup", 0)  # the epoch of its first own step
-    for other in parts.strategies:
-        changes = other.overrides(*IN_STEP, "step") and not other.observes
-        if other is not strategy and changes and other.ends > first:
+    for other in _active(strategy, parts):
+        if other.overrides(*IN_STEP, "step") and not other.observes:
             return other
     return None
 
 
 def _changing(strategy: Any, parts: Combination) -> Strategy | None:
     """A strategy that changes the loss of a row or its gradient in the epochs of ``strategy``."""
-    for other in parts.strategies:
-        changes = (other.overrides(*IN_STEP) and not other.observes) or other.sigma
-        if other is not strategy and changes and other.ends > strategy.warmup:
+    for other in _active(strategy, parts):
+        if other.sigma or (other.overrides(*IN_STEP) and not other.observes):
             return other
     return None
 
 
 def _noise_on_targets(strategy: Any, parts: Combination) -> Strategy | None:
-    noisy = (other for other in parts.strategies if other.makes == "real")
-    return next((other for other in noisy if other.ends > strategy.start), None)
+    return next((other for other in _active(strategy, parts) if other.makes == "real"), None)
 
 
 def _large_noise(strategy: Any, parts: Combination) -> Strategy | None:
     """Noise larger than a label: rows of small loss have next to no gradient to hold against it."""
-    noisy = (other for other in parts.strategies if other.ends > strategy.start)
-    return next((other for other in noisy if other.sigma > parts.num_classes**-0.5), None)
+    largest = parts.num_classes**-0.5
+    return next((other for other in _active(strategy, parts) if other.sigma > largest), None)
 
 
 def _too_many_epochs(strategy: Any, parts: Combination) -> float | None:

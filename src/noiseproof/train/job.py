@@ -170,15 +170,12 @@ def run_config(job: Job, method: Method, run: Run) -> dict[str, Any]:
     noiseproof's.
     """
     task = job.task
-    soft = task.train.soft
     config = {
         "method": str(method),
         "seed": run.random.seed,
         "dataset": task.dataset,
         "noise": task.noise,
         "rows": run.num_rows,
-        "labels": zlib.crc32(task.train.given.cpu().numpy().tobytes()),
-        "inputs": None,
         "input_shape": list(task.input_shape),
         "augment": _describe(task.augment),
         "normalise": _describe(task.normalise),
@@ -187,10 +184,6 @@ def run_config(job: Job, method: Method, run: Run) -> dict[str, Any]:
     }
     if task.strong is not None:
         config["strong"] = _describe(task.strong)
-    if soft is not None:
-        config["soft_labels"] = zlib.crc32(soft.cpu().numpy().tobytes())
-    if task.train.annotator is not None:
-        config["annotators"] = zlib.crc32(task.train.annotator.cpu().numpy().tobytes())
     if run.is_split:
         config["processes"] = run.processes.world_size  # each has a share of the weights
     if job.folder is not None:
@@ -200,19 +193,22 @@ def run_config(job: Job, method: Method, run: Run) -> dict[str, Any]:
     return config
 
 
-def data_digests(task: Task) -> dict[str, str | None]:
-    """Digests of all data of a run but its labels: training inputs, true labels, other parts."""
-    digests: dict[str, str | None] = {"inputs": digest(task.train.x), "clean_labels": None}
-    if task.train.clean is not None:
-        digests["clean_labels"] = digest(task.train.clean)
+def data_digests(task: Task) -> dict[str, str]:
+    """Digests of all data of a run, by their names in ``DATA``."""
+    train = task.train
     held = task.validation
-    if held is not None:
-        digests["validation_data"] = digest(held.x, held.given, held.clean, held.soft)
+    parts: dict[str, list[Inputs | None]] = {
+        "inputs": [train.x],
+        "labels": [train.given],
+        "soft_labels": [train.soft],
+        "annotators": [train.annotator],
+        "clean_labels": [train.clean],
+        "validation_data": [] if held is None else [held.x, held.given, held.clean, held.soft],
+    }
     splits = {"clean_validation_data": task.clean_validation, "test_data": task.test}
     for name, split in splits.items():
-        if split is not None:
-            digests[name] = digest(split.x, split.y, split.soft)
-    return digests
+        parts[name] = [] if split is None else [split.x, split.y, split.soft]
+    return {name: digest(*values) for name, values in parts.items()}
 
 
 def digest(*parts: Inputs | None) -> str:

@@ -38,9 +38,7 @@ class Method:
 
     def __post_init__(self) -> None:
         if self.head == "auto":
-            object.__setattr__(
-                self, "head", self.loss.head or head_for(self.loss.needs - FROM_STRATEGIES)
-            )
+            object.__setattr__(self, "head", head_for(self.loss.needs - FROM_STRATEGIES))
 
     def check(self, num_classes: int, epochs: float = math.inf) -> None:
         """Refuse parts that cannot be trained together, or need more than ``epochs``."""

@@ -9,6 +9,7 @@ import io
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from noiseproof.core.output import Output
 from noiseproof.core.tensors import moved
 from noiseproof.data import Inputs
 from noiseproof.losses import Loss
-from noiseproof.strategies import Batch, Run, Step, per_row, sweep
+from noiseproof.strategies import Batch, Run, Step, sweep
 from noiseproof.train import checkpoint
 from noiseproof.train.task import Task
 
@@ -224,37 +225,24 @@ class Record:
         return metrics
 
     def _sweep_training_set(self) -> None:
-        """Evaluate the training rows at the end of an epoch whose steps mix samples, where no
+        """Observe the training rows at the end of an epoch whose steps mix samples, where no
         output is of one row.
         """
         run = self.run
-
-        def measure(rows: Tensor, outs: list[Output]) -> Tensor:  # (b, columns, M)
+        for rows, _, outs in sweep(run, models=[model.trained for model in run.models]):
             label = run.labels(rows)
-            each = []
-            for out in outs:
-                scores = run.loss.scores(out)
-                if run.loss.multilabel:
-                    loss = F.binary_cross_entropy_with_logits(scores, label, reduction="none")
-                    loss = loss.sum(1)
-                else:
-                    loss = F.cross_entropy(scores, label, reduction="none")
-                columns = [loss[:, None], _predicted(run.loss, scores).view(len(rows), -1)]
-                if self.samples:
-                    columns.append(margin(scores, run.data.given[rows])[:, None])
-                    columns.append(pull(run.loss, out, label)[:, None])
-                each.append(torch.cat([column.double() for column in columns], 1))
-            return torch.stack(each, 2)
-
-        measured = per_row(run, measure, models=[model.trained for model in run.models])
-        measured = measured.permute(2, 0, 1)  # (M, N, columns)
-        predicted = measured[..., 1:]
-        self.seen["loss"].copy_(measured[..., 0])
-        if self.samples:
-            predicted = predicted[..., :-2]
-            self.seen["margin"].copy_(measured[..., -2])
-            self.seen["pull"].copy_(measured[..., -1])
-        self.seen["prediction"].copy_(predicted.reshape(self.seen["prediction"].shape))
+            batch = Batch(
+                x=rows,  # which nothing reads
+                target=label,
+                given=run.data.given[rows],
+                rows=rows,
+                all_rows=rows,
+                count=len(rows) * run.processes.world_size,
+                soft=label if label.is_floating_point() else None,
+            )
+            batch = replace(batch, all_rows=run.processes.gather(rows, batch))
+            losses = torch.stack([_plain_loss(run.loss, out, label) for out in outs])
+            self.observe(batch, Step(outs, losses, torch.full_like(losses, math.nan)))
 
     def write_metrics(self) -> None:
         """Write the metrics of all epochs."""
@@ -373,6 +361,14 @@ def _label_values(scores: Tensor, columns: Sequence[Tensor]) -> list[Tensor]:
         ((scores.sigmoid().mean(1) > 0.5) == (y > 0)).double().mean(1),
         *((predicted == (column > 0)[:, None]).double().mean((1, 2)) for column in columns),
     ]
+
+
+def _plain_loss(loss: Loss, out: Output, label: Tensor) -> Tensor:
+    """The cross entropy of each row, (b,), summed over classes if rows have several labels."""
+    scores = loss.scores(out)
+    if loss.multilabel:
+        return F.binary_cross_entropy_with_logits(scores, label, reduction="none").sum(1)
+    return F.cross_entropy(scores, label, reduction="none")
 
 
 def _predicted(loss: Loss, scores: Tensor) -> Tensor:
