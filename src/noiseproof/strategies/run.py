@@ -290,9 +290,8 @@ class Strategy:
     sigma = 0.0  # of the noise that it adds to targets or gradients
     max_norm: float | None = None  # of a step's gradient, unless the settings have one
     observes = False  # whether it leaves the training unchanged, so that a step may skip it
-    remembers: ClassVar[
-        tuple[str, ...]
-    ] = ()  # attributes that checkpoints hold: tensors and plain values
+    # attributes that checkpoints hold: tensors and plain values
+    remembers: ClassVar[tuple[str, ...]] = ()
     # whether its hooks inside a step only move tensors, as a CUDA graph requires
     capturable = False
     # whether one call of its hooks serves several runs that are stacked: see ``bind``
