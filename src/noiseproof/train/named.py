@@ -26,7 +26,7 @@ from noiseproof.losses import (
 )
 from noiseproof.losses.base import OPTIONS
 from noiseproof.losses.remargin import BIAS_CYCLE, Unit
-from noiseproof.strategies import STRATEGIES, Strategy
+from noiseproof.strategies import STRATEGIES
 from noiseproof.strategies.momentum import default_alpha
 from noiseproof.train.method import Method, MethodContext
 
@@ -34,28 +34,30 @@ T = TypeVar("T")
 Values = Mapping[str, Any]  # the parameters of a method, and its ``context``
 
 
-def part(registry: Registry[T], name: str, values: Values, **own: Any) -> T:
-    """The loss or strategy ``name``, with all parameters of the method that it has."""
+Part = str | Callable[[Values], Any]  # a spec, or a function of the method's parameters
+
+
+def build(registry: Registry[T], part: Part, values: Values) -> T:
+    """The loss or strategy ``part``; a spec gets all parameters of the method that it has."""
+    if not isinstance(part, str):
+        made: T = part(values)
+        return made
+    name, own = registry.parse(part, {})
     shared = {key: values[key] for key in registry.parameters(name) if key in values}
     return registry.create(name, **{**shared, **own})
 
 
-def loss(name: str, **own: Any) -> Callable[[Values], Loss]:
-    """A loss with parameters of its ``own``, and otherwise with those of the method."""
-    return lambda values: part(LOSSES, name, values, **own)
-
-
-def weighted(**terms: str) -> Callable[[Values], Loss]:
+def weighted(**terms: str) -> Part:
     """A sum of losses, by the parameter of the method that is the factor of each."""
     return lambda values: WeightedSum(
-        [(values[factor], part(LOSSES, name, values)) for factor, name in terms.items()]
+        [(values[factor], build(LOSSES, name, values)) for factor, name in terms.items()]
     )
 
 
-def strategy(name: str, **renamed: str) -> Callable[[Values], Strategy]:
+def renamed(name: str, **sources: str) -> Part:
     """A strategy whose parameter ``until`` is the method's ``start`` with ``until="start"``."""
-    return lambda values: part(
-        STRATEGIES, name, values, **{key: values[source] for key, source in renamed.items()}
+    return lambda values: build(
+        STRATEGIES, name, {**values, **{key: values[source] for key, source in sources.items()}}
     )
 
 
@@ -66,8 +68,8 @@ class NamedMethod:
     ``defaults`` are values, or functions of the context, which users see as ``auto``.
     """
 
-    loss: Callable[[Values], Loss]
-    strategies: tuple[Callable[[Values], Strategy], ...]
+    loss: Part
+    strategies: tuple[Part, ...]
     head: str
     defaults: Mapping[str, Any]
 
@@ -81,8 +83,8 @@ class NamedMethod:
         for key, value in values.items():
             if callable(value):
                 values[key] = value(context)
-        strategies = tuple(build(values) for build in self.strategies)
-        return Method(self.loss(values), self.head.format_map(values), strategies)
+        strategies = tuple(build(STRATEGIES, part, values) for part in self.strategies)
+        return Method(build(LOSSES, self.loss, values), self.head.format_map(values), strategies)
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -106,9 +108,9 @@ METHODS = MethodRegistry("method", returns=Method)
 def define(
     name: str,
     summary: str,
-    loss: Callable[[Values], Loss],
+    loss: Part,
     /,
-    *strategies: Callable[[Values], Strategy],
+    *strategies: Part,
     head: str = "auto",
     **defaults: Any,
 ) -> None:
@@ -304,22 +306,22 @@ def _biased(values: Values) -> Loss:
     shift = values["shift"]
     if shift is None:
         shift = _bias(values["context"], values["C"])
-    return Remargin(part(LOSSES, "mae", values), shift=shift)
+    return Remargin(build(LOSSES, "mae", values), shift=shift)
 
 
-def _cycled(inner: Callable[[Values], Loss]) -> Callable[[Values], Loss]:
+def _cycled(inner: Part) -> Part:
     """The bias paper's cycle in the proportion of ε(K) to ε(1000)."""
 
     def cycle(values: Values) -> Loss:
         ratio = _bias(values["context"], values["C"]) / logit_bias(1000, values["C"])
         shifts = [round(epsilon * ratio, 4) for epsilon in BIAS_CYCLE]
-        return Remargin(inner(values), shift=shifts, every=values["every"])
+        return Remargin(build(LOSSES, inner, values), shift=shifts, every=values["every"])
 
     return cycle
 
 
 def _calibrated(values: Values) -> Loss:
-    plain = part(LOSSES, "gce", values)
+    plain = build(LOSSES, "gce", values)
     num_classes = values["context"].num_classes
     if num_classes <= values["like"]:
         return plain  # a larger q would be nearer to MAE, and learn more slowly
@@ -327,7 +329,7 @@ def _calibrated(values: Values) -> Loss:
 
 
 def _calibrated_sum(values: Values) -> Loss:
-    total = _NCE_AGCE_SUM(values)
+    total = build(LOSSES, _NCE_AGCE_SUM, values)
     context = values["context"]
     like = 100 if context.many else 10
     with suppress(NoSolution):
@@ -336,14 +338,14 @@ def _calibrated_sum(values: Values) -> Loss:
     return total
 
 
-def _moved(name: str, by: Literal["shift", "scale"]) -> Callable[[Values], Loss]:
+def _moved(name: str, by: Literal["shift", "scale"]) -> Part:
     """The curriculum paper's w⁺ or w*, of unit maximum.
 
     Up to ten classes there is nothing to cancel, unless a τ is given.
     """
 
     def move(values: Values) -> Loss:
-        unit = Unit(part(LOSSES, name, values))
+        unit = Unit(build(LOSSES, name, values))
         num_classes = values["context"].num_classes
         if values["tau"] is None and expected_margin(num_classes) >= expected_margin(10):
             return unit
@@ -357,9 +359,9 @@ def _without_prior(context: MethodContext) -> int | None:
     return context.epoch(0.1) if context.given.get("prior", 0) is not None else None
 
 
-def _of_classes(name: str) -> Callable[[Values], Loss]:
+def _of_classes(name: str) -> Part:
     """A loss whose T is of the number of classes."""
-    return lambda values: part(LOSSES, name, values, T=values["context"].num_classes)
+    return lambda values: build(LOSSES, name, {**values, "T": values["context"].num_classes})
 
 
 # The methods. ELR has λ = 3 and β = 0.7, or 7 and 0.9 (Liu et al. 2020).
@@ -385,7 +387,7 @@ for _name in PLAIN:
     _loss = "bitempered" if _name == "bitemp" else _name
     _summary = (inspect.getdoc(LOSSES[_loss]) or "").partition("\n\n")[0]
     _own = {key: value for key, value in LOSSES.parameters(_loss).items() if key not in OPTIONS}
-    define(_name, _summary, loss(_loss), **_own)
+    define(_name, _summary, _loss, **_own)
 
 # Cross entropy up to 6.9, then bounded by 7.9. The released code of peer loss bounds it at 11.5,
 # with which 50 and 150 classes learned less.
@@ -394,7 +396,7 @@ define(
     "peer",
     "Peer loss of a bounded cross entropy; random labels are drawn half by their shares, half"
     " equally.",
-    loss("peer"),
+    "peer",
     loss=BOUNDED,
     prior=_half_balanced,
     warmup=_without_prior,
@@ -402,7 +404,7 @@ define(
 define(
     "cr",
     "Confidence regulariser, with the bounded cross entropy and the prior of peer.",
-    loss("cr"),
+    "cr",
     beta=1.0,
     prior=_half_balanced,
     loss=BOUNDED,
@@ -456,7 +458,7 @@ define(
     "mae**",
     "MAE with a logit bias that falls from ε(K) in three cycles of six steps (bias paper,"
     " appendix 2).",
-    _cycled(loss("mae")),
+    _cycled("mae"),
     every=every(1 / 18),
     C=0.15,
     scale=2.0,
@@ -464,7 +466,7 @@ define(
 define(
     "gce**",
     "GCE with the logit bias of mae**.",
-    _cycled(loss("gce")),
+    _cycled("gce"),
     q=0.7,
     every=every(1 / 18),
     C=0.15,
@@ -512,17 +514,17 @@ _SLN: dict[str, Any] = {"sigma": _sigma, "until": _noise_end}
 define(
     "sln",
     "Cross entropy with stochastic label noise.",
-    loss("ce"),
-    strategy("sln"),
+    "ce",
+    "sln",
     **_SLN,
     max_norm=_noise_norm,
 )
 define(
     "sln-mo",
     "SLN, and the momentum model predicts.",
-    loss("ce"),
-    strategy("sln"),
-    strategy("momentum"),
+    "ce",
+    "sln",
+    "momentum",
     **_SLN,
     alpha=momentum(0.999),
     max_norm=_noise_norm,
@@ -530,10 +532,10 @@ define(
 define(
     "sln-mo-lc",
     "SLN-MO, with label correction in the last sixth of the training, after the noise.",
-    loss("ce"),
-    strategy("sln"),
-    strategy("momentum"),
-    strategy("label-correction"),
+    "ce",
+    "sln",
+    "momentum",
+    "label-correction",
     **_SLN,
     alpha=momentum(0.999),
     start=epoch(5 / 6),
@@ -545,15 +547,15 @@ define(
 define(
     "noise-f",
     "Cross entropy with noise on the gradient in the logits.",
-    loss("ce"),
-    strategy("noise-f"),
+    "ce",
+    "noise-f",
     sigma=0.1,
 )
 define(
     "noise-theta",
     "Cross entropy with noise on the gradient in the weights.",
-    loss("ce"),
-    strategy("noise-theta"),
+    "ce",
+    "noise-theta",
     sigma=0.1,
 )
 
@@ -561,8 +563,8 @@ define(
     "tgce",
     "GCE that prunes samples of p ≤ k from a third of the training on (Zhang & Sabuncu: 40 of 120"
     " epochs).",
-    loss("gce"),
-    strategy("prune"),
+    "gce",
+    "prune",
     q=0.7,
     k=0.5,
     start=epoch(1 / 3),
@@ -578,7 +580,7 @@ define(
     "forward",
     "Forward correction, its T estimated after a fifth of the training, which then starts again.",
     _of_classes("forward"),
-    strategy("estimate-transition"),
+    "estimate-transition",
     warmup=epoch(0.2),
     **_ESTIMATE,
     right=100.0,
@@ -588,7 +590,7 @@ define(
     "Backward correction, T as of forward but closer to the identity, bounded as in the released"
     " code.",
     _of_classes("backward"),
-    strategy("estimate-transition"),
+    "estimate-transition",
     warmup=_backward_start,
     **_ESTIMATE,
     right=_right_rows,
@@ -598,7 +600,7 @@ define(
 define(
     "ln",
     "Logistic-Normal likelihood with Σ^½ = ccᵀ + λI; λ is the largest that the LN paper tries.",
-    loss("ln"),
+    "ln",
     head="gaussian-root",
     tau=0.5,
     lam=1.0,
@@ -609,7 +611,7 @@ define(
 define(
     "ln-nodummy",
     "LN without the dummy class (LN paper, Table 3).",
-    loss("ln", dummy=False),
+    "ln:dummy=false",
     head="gaussian-root",
     tau=0.5,
     lam=1.0,
@@ -619,7 +621,7 @@ define(
 define(
     "ln-identity",
     "LN with Σ = I (LN paper, Table 3).",
-    loss("ln", covariance="identity"),
+    "ln:covariance=identity",
     tau=0.5,
     t=0.01,
     start=0.1,
@@ -627,7 +629,7 @@ define(
 define(
     "ln-isotropic",
     "LN with one standard deviation a sample (LN paper, Table 3).",
-    loss("ln", covariance="isotropic"),
+    "ln:covariance=isotropic",
     head="gaussian-scale:isotropic=true",
     tau=0.5,
     lam=1.0,
@@ -637,7 +639,7 @@ define(
 define(
     "ln-diagonal",
     "LN with a standard deviation for each logit (LN paper, Table 3).",
-    loss("ln", covariance="diagonal"),
+    "ln:covariance=diagonal",
     head="gaussian-scale",
     tau=0.5,
     lam=1.0,
@@ -647,14 +649,14 @@ define(
 define(
     "het",
     "Heteroscedastic classifier with diagonal noise on the logits, at temperature 1.",
-    loss("het"),
+    "het",
     head="gaussian-scale",
     samples=100,
 )
 define(
     "het-tau",
     "Het at temperature τ: 10 or 20 in most of the LN paper's rows.",
-    loss("het"),
+    "het",
     head="gaussian-scale",
     tau=10.0,
     samples=100,
@@ -662,7 +664,7 @@ define(
 define(
     "het-tau-full",
     "Het-τ with ``rank`` factors of the covariance in addition to its diagonal.",
-    loss("het", covariance="full"),
+    "het:covariance=full",
     head="gaussian-factors:rank={rank}",
     tau=10.0,
     rank=4,
@@ -672,8 +674,8 @@ define(
     "gp",
     "A Gaussian process, solved at once from up to 5000 samples, in place of a model (LN paper,"
     " section 6).",
-    loss("ce"),
-    strategy("gp"),
+    "ce",
+    "gp",
     length_scale=None,
     signal=None,
     noise=None,
@@ -688,8 +690,8 @@ define(
     "nal",
     "Noise attention learning; λ is K/10, from 0.5 to 10, and targets follow from 40 % of the"
     " training.",
-    loss("nal"),
-    strategy("estimated-targets"),
+    "nal",
+    "estimated-targets",
     head="attention",
     lam=lambda s: min(10, max(0.5, s.num_classes / 10)),
     alpha=0.9,
@@ -703,22 +705,22 @@ define(
 define(
     "selc",
     "Cross entropy against targets that follow the model from a quarter of the training on.",
-    loss("ce"),
-    strategy("estimated-targets"),
+    "ce",
+    "estimated-targets",
     start=epoch(0.25),
     alpha=0.9,
     spare=True,
 )
 _ELR: dict[str, Any] = {"lam": by_classes(3.0, 7.0), "beta": by_classes(0.7, 0.9)}
-define("elr", "Early-learning regularisation.", loss("elr"), strategy("target-memory"), **_ELR)
+define("elr", "Early-learning regularisation.", "elr", "target-memory", **_ELR)
 define(
     "elr+",
     "ELR with two models, each held to what the other's momentum model (α = 0.997) said, and"
     " mixup.",
-    loss("elr", clip=1e-4),
-    strategy("exchanged-memory"),
-    strategy("mixup", alpha="mixup"),
-    strategy("momentum"),
+    "elr:clip=1e-4",
+    "exchanged-memory",
+    renamed("mixup", alpha="mixup"),
+    "momentum",
     **_ELR,
     mixup=1.0,
     alpha=momentum(0.997),
@@ -730,17 +732,17 @@ define(
     "sop",
     "Sparse over-parameterisation: what is wrong with a label is learned as its noise, apart from"
     " the model.",
-    loss("sop"),
-    strategy("sparse-noise"),
+    "sop",
+    "sparse-noise",
     **_RATES,
 )
 define(
     "sop+",
     "SOP, with predictions that agree for two augmentations of a row, and have every class as"
     " often.",
-    loss("sop"),
-    strategy("sparse-noise"),
-    strategy("consistency"),
+    "sop",
+    "sparse-noise",
+    "consistency",
     **_RATES,
     lambda_c=0.9,
     lambda_b=0.1,
@@ -757,15 +759,15 @@ define(
     "pes",
     "Progressive early stopping: later layers train again, for few epochs, then on the labels they"
     " predict.",
-    loss("ce"),
-    strategy("progressive-stopping"),
+    "ce",
+    "progressive-stopping",
     **_PES,
 )
 define(
     "pes-semi",
     "PES, whose rows with labels that it does not predict train without them, by MixMatch.",
-    loss("ce"),
-    strategy("progressive-mixmatch"),
+    "ce",
+    "progressive-mixmatch",
     **_PES,
     lambda_u=0.0,
     ramp=16.0,
@@ -777,30 +779,30 @@ define(
 # Table 4 puts SLN before each.
 _FORGET: dict[str, Any] = {"forget": lambda s: s.forget, "ramp": _selection_ramp}
 _FIRST: dict[str, Any] = {"sigma": _sigma, "start": epoch(0.5), "max_norm": _noise_norm}
-_FIRST_SLN = strategy("sln", until="start")
+_FIRST_SLN = renamed("sln", until="start")
 define(
     "co-teaching",
     "Two models, each trained on what the other finds easy; ``forget`` is the noise's rate, or"
     " 0.2.",
-    loss("ce"),
-    strategy("co-teaching"),
+    "ce",
+    "co-teaching",
     **_FORGET,
     start=_selection_start,
 )
 define(
     "sln-co-teaching",
     "SLN for the first half of the training, then Co-teaching.",
-    loss("ce"),
+    "ce",
     _FIRST_SLN,
-    strategy("co-teaching"),
+    "co-teaching",
     **_FORGET,
     **_FIRST,
 )
 define(
     "sigua",
     "Training on what is easy, and a little away from the next; ``forget`` as for co-teaching.",
-    loss("ce"),
-    strategy("sigua"),
+    "ce",
+    "sigua",
     **_FORGET,
     rate=0.3,
     scale=0.001,
@@ -809,9 +811,9 @@ define(
 define(
     "sln-sigua",
     "SLN for the first half of the training, then SIGUA.",
-    loss("ce"),
+    "ce",
     _FIRST_SLN,
-    strategy("sigua"),
+    "sigua",
     **_FORGET,
     rate=0.3,
     scale=0.001,
@@ -840,8 +842,8 @@ define(
     "dividemix",
     "DivideMix: warm-up of 10 or 30 epochs, 30 % of the training at most; λ_u = 0 as in the SLN"
     " paper.",
-    loss("ce"),
-    strategy("dividemix"),
+    "ce",
+    "dividemix",
     warmup=_warmup,
     penalty=False,
     **_DIVIDEMIX,
@@ -850,8 +852,8 @@ define(
     "promix",
     "ProMix: two models trained on labels of small loss or high confidence, and late on those both"
     " guess.",
-    loss("ce"),
-    strategy("promix"),
+    "ce",
+    "promix",
     warmup=lambda s: min(30 if s.many else 10, s.epoch(0.1)),
     rho=lambda s: round(max(0.5, 0.9 - s.forget), 2),
     tau=by_classes(0.99, 0.95),
@@ -863,9 +865,9 @@ define(
 define(
     "sln-dividemix",
     "SLN for the first half of the training in place of the warm-up, then DivideMix.",
-    loss("ce"),
+    "ce",
     _FIRST_SLN,
-    strategy("dividemix", warmup="start"),
+    renamed("dividemix", warmup="start"),
     **_FIRST,
     **_DIVIDEMIX,
 )
