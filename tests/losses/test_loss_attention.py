@@ -560,12 +560,6 @@ def test_sums_and_shifts_pass_on_what_a_loss_needs() -> None:
             LABELS,
             "`noise` of shape (6, 2, 5), got shape (6, 5). A strategy",
         ),
-        (
-            "elr",
-            Output(LOGITS, memory=2 - MEMORY),
-            LABELS,
-            "Expected a `memory` of probabilities, got entries from",
-        ),
     ],
 )
 def test_refusals(name: str, out: Output, target: Tensor, message: str) -> None:

@@ -58,11 +58,6 @@ def check_count(name: str, value: object, at_least: int | None = None, remedy: s
     return int(value)  # type: ignore[call-overload, no-any-return]
 
 
-def check_optional(check: Callable[..., float], name: str, value: object, *bounds: Any) -> Any:
-    """Return None as it is, and any other ``value`` as ``check`` does."""
-    return None if value is None else check(name, value, *bounds)
-
-
 def check_flag(name: str, value: object) -> bool:
     if not isinstance(value, bool):
         raise ValueError(f"Expected `{name}` to be true or false, got {value!r}.")

@@ -12,7 +12,6 @@ from torch import Tensor
 from noiseproof.core.checks import check_count, check_number, check_reached
 from noiseproof.core.margin import margin
 from noiseproof.core.output import Output
-from noiseproof.core.tensors import readable
 from noiseproof.losses.base import Loss, register
 from noiseproof.losses.rows import (
     check_not_negative,
@@ -147,11 +146,6 @@ class EarlyLearning(Loss):
         log_p = F.log_softmax(out.logits, 1)
         remedy = "A strategy keeps it: Output(logits, memory=…), zeros at first."
         memory = field_of(out, "memory", log_p.shape, remedy=remedy).detach()
-        if readable(memory) and bool(((memory < 0) | (memory > 1)).any()):
-            low, high = (float(end) for end in memory.aminmax())
-            raise ValueError(
-                f"Expected a `memory` of probabilities, got entries from {low:.4g} to {high:.4g}."
-            )
         if self.clip:
             # of p, whose 1 − clip bfloat16 rounds to one
             miss = (-torch.expm1(log_p)).clamp(self.clip, 1 - self.clip)

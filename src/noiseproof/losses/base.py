@@ -45,12 +45,6 @@ LOSSES: Registry[Loss] = Registry("loss", shared=OPTIONS)
 register = LOSSES.register_class
 
 
-class NotFinite(ValueError):
-    """The loss of a row is not finite although its logits are; a training loop reports it as
-    divergence.
-    """
-
-
 class Loss(nn.Module):
     """A loss of logits and labels, called like ``torch.nn.CrossEntropyLoss``.
 

@@ -12,8 +12,7 @@ from torch import Tensor
 
 from noiseproof.core.checks import check_flag, check_number, check_word
 from noiseproof.core.output import Output
-from noiseproof.core.tensors import readable
-from noiseproof.losses.base import Loss, NotFinite, register
+from noiseproof.losses.base import Loss, register
 from noiseproof.losses.logistic_normal import LogisticNormal, negative_log_normal
 from noiseproof.losses.rows import check_not_negative, countable, field_of, weigh_rows
 
@@ -124,21 +123,7 @@ class LN(Loss):
         label = countable(target, self.ignore_index) if target.dim() == 1 else target
         error = self.error(out.logits, label)
         value = negative_log_normal(error, **self._spread(out))
-        self._check_finite(value, out)
         return weigh_rows(value.to(out.logits.dtype), target, self.weight)
-
-    def _check_finite(self, value: Tensor, out: Output) -> None:
-        """Raise NotFinite if a covariance exploded; NaN logits give NaN."""
-        if not readable(value) or math.isfinite(float(value.detach().sum())):
-            return
-        rows = (~value.isfinite() & out.logits.isfinite().all(1)).nonzero()
-        if len(rows) and self.field is not None:
-            row = int(rows[0])
-            largest = float(getattr(out, self.field)[row].abs().max())
-            raise NotFinite(
-                f"Expected a finite covariance, got `{self.field}` up to {largest:.3g} in row"
-                f" {row}. Lower the learning rate, clip the norm of the gradient, or raise `lam`."
-            )
 
     def scores(self, out: Output) -> Tensor:
         # without the dummy class the last class has no logit: it is 0

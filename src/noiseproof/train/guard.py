@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 
-from noiseproof.losses.base import NotFinite
 from noiseproof.strategies import Batch, Run, Step
 from noiseproof.train.checkpoint import latest
 from noiseproof.train.task import find_nonfinite
@@ -94,14 +93,6 @@ class DivergenceGuard:
             f" {cause} "
             + (f"The last good checkpoint is {last}." if last else "No checkpoint was saved.")
         )
-
-    @contextmanager
-    def losses_checked(self) -> Iterator[None]:
-        """Raise ``Diverged`` where a loss itself finds that it is not finite."""
-        try:
-            yield
-        except NotFinite as error:
-            raise self.error(self.run.step, str(error)) from error
 
 
 class Interrupted(RuntimeError):

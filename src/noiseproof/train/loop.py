@@ -198,7 +198,6 @@ def training(
         with (
             limit_threads(step_work(job, run)),
             closing(make_executor(stepper)) as executor,
-            guard.losses_checked(),
         ):
             while run.epoch < run.epochs and not run.stopped:
                 if not done:
