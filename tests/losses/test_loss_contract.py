@@ -41,7 +41,7 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("cr", {"prior": PRIOR}),
     ("peer", {"loss": "nce"}),
     ("peer", {"prior": PRIOR}),
-    ("bitempered", {"t1": 0.9, "t2": 1.0, "smoothing": 0.1}),
+    ("bitempered", {"t1": 0.9, "t2": 1.0}),
     ("bitempered", {"t1": 0.7, "t2": 0.9}),
     *[(name, {"exact": True}) for name in ("ce", "gce", "ael", "nce", "brier")],
     ("sum", {"spec": "10*nce + 0.1*agce:a=1.8,q=3"}),

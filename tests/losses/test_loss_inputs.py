@@ -156,7 +156,6 @@ OUTSIDE: list[tuple[str, str, tuple[Any, ...]]] = [
     ("cr", "prior", ([0.5, 0.6], [1.5, -0.5], [[0.5, 0.5]], [math.nan, 1.0], "uniform", {"a": 1})),
     ("bitempered", "t1", (-0.1, 2, 3)),
     ("bitempered", "t2", (0, -1)),
-    ("bitempered", "smoothing", (-0.1, 1, 2)),
     ("remargin", "scale", (0, -1)),
     ("remargin", "shift", ([], "up", [1.0, "x"], [1.0, math.nan])),
     ("remargin", "every", (0, 1.5)),

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from noiseproof.noise import NoiseModel, PredictionAverage, get_noise
+from noiseproof.noise import NoiseModel, get_noise
 from noiseproof.noise.base import select
 from noiseproof.noise.classwise import CIFAR100_SUPERCLASS
 
@@ -375,29 +375,6 @@ def test_chen_breaks_ties_by_class_and_row() -> None:
     # no doubt at all, and still all flip
     sure = get_noise("chen:rate=1").corrupt([0, 1, 2], features=torch.eye(3))
     assert sure.given.tolist() == [1, 0, 0]
-
-
-def test_prediction_average() -> None:
-    epochs = torch.rand(4, 30, 3, generator=torch.Generator().manual_seed(0)).softmax(2)
-    average = PredictionAverage(30, 3)
-    for epoch in epochs:
-        order = torch.randperm(30, generator=torch.Generator().manual_seed(1))
-        for batch in order.split(8):
-            average.update(epoch[batch], index=batch)
-    torch.testing.assert_close(average.mean(), epochs.double().mean(0), rtol=0, atol=1e-15)
-    whole = PredictionAverage(30, 3)
-    whole.update(epochs[0])
-    assert torch.equal(whole.mean(), epochs[0].double())
-    with pytest.raises(ValueError, match="sample 0 has none"):
-        PredictionAverage(2, 3).mean()
-    with pytest.raises(
-        ValueError, match="Expected `probs` with 30 rows, one for each sample, got 29"
-    ):
-        whole.update(epochs[0, :29])
-    with pytest.raises(ValueError, match="Expected `index` in 0 … 29"):
-        whole.update(epochs[0, :1], index=[30])
-    with pytest.raises(ValueError, match="Apply softmax to logits"):
-        whole.update(torch.full((30, 3), torch.nan))
 
 
 @pytest.mark.parametrize("scale", [0.0, 0.02, 1.0])

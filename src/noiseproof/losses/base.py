@@ -436,11 +436,6 @@ class WeightedSum(Loss):
             ]
         return _weighted(self.scales, values)
 
-    def expected(self, out: Output, shares: Tensor) -> Tensor:
-        if self.takes == "real":
-            return super().expected(out, shares)
-        return _weighted(self.scales, [loss.expected(out, shares) for _, loss in self.terms])
-
     def weight_at(self, margin: Tensor) -> Tensor:
         return _weighted(self.scales, [loss.weight_at(margin) for _, loss in self.terms])
 

@@ -11,7 +11,7 @@ from noiseproof.core.checks import check_number
 from noiseproof.core.output import Output
 from noiseproof.core.tensors import wide
 from noiseproof.losses.base import Loss, register
-from noiseproof.losses.rows import check_not_negative, countable, one_hot, value_dtype, weigh_rows
+from noiseproof.losses.rows import check_not_negative, countable, value_dtype, weigh_rows
 
 
 def tempered_log(x_log: Tensor, t: float) -> Tensor:
@@ -106,9 +106,8 @@ class BiTempered(Loss):
     """Bi-tempered logistic loss: bounded for t1 < 1, heavy-tailed probabilities for t2 > 1.
 
     L = Σ_k [y_k(log_t1 y_k − log_t1 p_k) − (y_k^(2−t1) − p_k^(2−t1))/(2 − t1)] with p the tempered
-    softmax of temperature t2 (bias paper, Table 1; Amid et al. 2019, Eq. 5). ``smoothing`` s gives
-    the label 1 − s and each other class s/(K − 1). Real-valued targets must not be negative. Once
-    differentiable.
+    softmax of temperature t2 (bias paper, Table 1; Amid et al. 2019, Eq. 5). Real-valued targets must
+    not be negative. Once differentiable.
 
     >>> BiTempered(t1=0.8, t2=1.2)(torch.tensor([[2.0, 0.0]]), torch.tensor([0]))
     tensor(0.1096)
@@ -121,17 +120,10 @@ class BiTempered(Loss):
     kind = "other"
     takes = "probabilities"
 
-    def __init__(
-        self,
-        t1: float = 0.8,
-        t2: float = 1.2,
-        smoothing: float = 0.0,
-        **options: Any,
-    ) -> None:
+    def __init__(self, t1: float = 0.8, t2: float = 1.2, **options: Any) -> None:
         super().__init__(**options)
         self.t1 = check_number("t1", t1, "[0, 2)")
         self.t2 = check_number("t2", t2, "(0, inf)")
-        self.smoothing = check_number("smoothing", smoothing, "[0, 1)")
 
     def scores(self, out: Output) -> Tensor:
         """log p of the tempered softmax, (B, K)."""
@@ -147,19 +139,6 @@ class BiTempered(Loss):
             )
         check_not_negative(self.name, target)
         label = countable(target, self.ignore_index) if hard else target.to(logits.dtype)
-        if self.smoothing:
-            others = self.smoothing / (logits.shape[1] - 1)
-            sure = one_hot(target, logits, self.ignore_index)
-            label = sure * (1 - self.smoothing - others) + others
         value: Tensor
         value, _ = _BiTempered.apply(logits, label, self.t1, self.t2)  # type: ignore[no-untyped-call]
         return weigh_rows(value.to(value_dtype(out.logits)), target, self.weight)
-
-    def expected(self, out: Output, shares: Tensor) -> Tensor:
-        # Except for terms of the target alone, which any logits show, the loss is linear in it: no
-        # pass for each class.
-        K = len(shares)
-        anywhere = Output(shares.new_zeros(K, K))
-        alone = (self.per_sample(anywhere, torch.arange(K, device=shares.device)) * shares).sum()
-        together = self.per_sample(anywhere, shares.expand(K, K))[0]
-        return self.per_sample(out, shares.expand_as(out.logits)) + (alone - together)

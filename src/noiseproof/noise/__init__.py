@@ -4,7 +4,6 @@ wrong.
 
 from noiseproof.core.lazy import import_modules
 from noiseproof.noise.base import NOISES, NoiseModel, NoisyLabels, get_noise, register
-from noiseproof.noise.instance import PredictionAverage
 from noiseproof.noise.openset import OpenSetLabels
 
 __all__ = [
@@ -12,7 +11,6 @@ __all__ = [
     "NoiseModel",
     "NoisyLabels",
     "OpenSetLabels",
-    "PredictionAverage",
     "get_noise",
     "register",
 ]

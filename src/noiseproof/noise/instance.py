@@ -1,12 +1,12 @@
 """Instance-dependent noise: Chen et al. 2020 (deterministic) and Xia et al. 2020 (random)."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Generator, Tensor
 
-from noiseproof.core.checks import check_count, check_number
+from noiseproof.core.checks import check_number
 from noiseproof.core.probs import check_probabilities
 from noiseproof.core.random import uniform
 from noiseproof.noise.base import NoiseModel, check_rate, register, rounded_floor, rows_by_class
@@ -20,9 +20,10 @@ class Chen(NoiseModel):
     """The labels that a model trained on clean data doubts most (Chen et al. 2020, Algorithm 1; SLN
     paper, 4.1).
 
-    ``features`` are the predictions S̄ (N, K) averaged over that training's epochs (see
-    :class:`PredictionAverage`). With N(i) = max_{j≠y_i} S̄_ij, the ⌊rN⌋ rows with the largest N(i)
-    get the class that attains it; nothing is drawn. Ties: the smaller class, the earlier row.
+    ``features`` are the predictions S̄ (N, K) averaged over that training's epochs
+    (``noiseproof.train.instance.averaged_predictions``). With N(i) = max_{j≠y_i} S̄_ij, the ⌊rN⌋
+    rows with the largest N(i) get the class that attains it; nothing is drawn. Ties: the smaller
+    class, the earlier row.
     """
 
     rate: float
@@ -43,58 +44,6 @@ class Chen(NoiseModel):
         given = clean.clone()
         given[flipped] = rival[flipped]
         return given
-
-
-class PredictionAverage:
-    """The average of each sample's predicted probabilities over epochs, S̄ = (1/E)·Σ_e S⁽ᵉ⁾, which
-    ``chen`` needs.
-
-    >>> average = PredictionAverage(num_samples=2, num_classes=2)
-    >>> average.update(torch.tensor([[1.0, 0.0], [0.5, 0.5]]))  # an epoch at once …
-    >>> average.update(torch.tensor([[0.0, 1.0]]), index=[1])  # … or batch by batch
-    """
-
-    def __init__(self, num_samples: int, num_classes: int) -> None:
-        check_count("num_samples", num_samples, 1)
-        check_count("num_classes", num_classes, 2)
-        self._sum = torch.zeros(num_samples, num_classes, dtype=torch.float64)
-        self._times = torch.zeros(num_samples, dtype=torch.int64)
-
-    def update(self, probs: Tensor, index: Any = None) -> None:
-        """Add the softmax outputs of all samples in order, or of those at ``index``."""
-        probs = check_probabilities("probs", probs, self._sum.shape[1])
-        rows = (
-            torch.arange(len(self._sum))
-            if index is None
-            else torch.as_tensor(index, dtype=torch.int64).cpu()
-        )
-        if rows.shape != probs.shape[:1]:
-            raise ValueError(
-                f"Expected `probs` with {len(rows)} rows, one for each sample, got {len(probs)}."
-            )
-        if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < len(self._sum):
-            raise ValueError(f"Expected `index` in 0 … {len(self._sum) - 1}, got {rows.tolist()}.")
-        self._sum.index_add_(0, rows, probs)
-        self._times.index_add_(0, rows, torch.ones_like(rows))
-
-    def state_dict(self) -> dict[str, Tensor]:
-        """What a checkpoint must hold."""
-        return {"sum": self._sum, "times": self._times}
-
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Restore what ``state_dict`` returned."""
-        self._sum.copy_(state["sum"])
-        self._times.copy_(state["times"])
-
-    def mean(self) -> Tensor:
-        """S̄, (N, K) float64."""
-        if bool((self._times == 0).any()):
-            row = int((self._times == 0).nonzero()[0])
-            raise ValueError(
-                f"Expected predictions of every sample, sample {row} has none. Update with all of"
-                " them."
-            )
-        return self._sum / self._times[:, None]
 
 
 @register("xia")

@@ -5,13 +5,13 @@ noise.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor
 
 from noiseproof.data import Dataset
 from noiseproof.losses import get_loss
-from noiseproof.noise import PredictionAverage
 from noiseproof.strategies import Run, Strategy, log_probs, per_row
 from noiseproof.train.job import EpochProgress
 from noiseproof.train.loop import train
@@ -37,20 +37,18 @@ class _Average(Strategy):
     al. 2020).
     """
 
+    remembers = ("total", "epochs")
+    epochs = 0
+
     def setup(self, run: Run) -> None:
-        self.average = PredictionAverage(run.num_rows, run.num_classes)
+        shape = (run.num_rows, run.num_classes)
+        self.total = torch.zeros(shape, dtype=torch.float64, device=run.device)
 
     def end_epoch(self, metrics: dict[str, float], run: Run) -> None:
-        probs = per_row(
+        self.epochs += 1
+        self.total += per_row(
             run, lambda _, outs: log_probs(run.loss, outs).double().exp(), augment="chen"
         )
-        self.average.update(probs.cpu())
-
-    def state_dict(self) -> dict[str, Any]:
-        return self.average.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.average.load_state_dict(state)
 
 
 def averaged_predictions(
@@ -88,4 +86,4 @@ def averaged_predictions(
     )
     (averaging,) = result.strategies
     assert isinstance(averaging, _Average)
-    return averaging.average.mean()
+    return (averaging.total / averaging.epochs).cpu()

@@ -13,8 +13,7 @@ import torch
 from noiseproof.core.grammar import parse_call
 from noiseproof.core.output import FROM_STRATEGIES, Output
 from noiseproof.data import NoisyData
-from noiseproof.heads import get_head
-from noiseproof.heads.base import gives, head_for
+from noiseproof.heads import Head, get_head, head_for
 from noiseproof.losses import Loss
 from noiseproof.losses.sums import check_factors
 from noiseproof.strategies import STRATEGIES, Strategy
@@ -22,6 +21,7 @@ from noiseproof.strategies.combine import Combination, check_targets, check_toge
 from noiseproof.train.settings import Settings
 from noiseproof.train.task import Task, noise_kind
 
+FEATURES = 64  # of a head that is built to be checked: a multiple of what it may divide them by
 # datasets whose own labels are noisy
 HUMAN = ("cifar10n", "cifar100n", "clothing1m", "animal10n", "webvision")
 
@@ -42,11 +42,12 @@ class Method:
 
     def check(self, num_classes: int, epochs: float = math.inf) -> None:
         """Refuse parts that cannot be trained together, or need more than ``epochs``."""
-        given = gives(self.head)
-        if given is not None:
-            self._check_fields(given)
+        self._check_fields(self._build_head(num_classes).gives)
         check_factors(self.loss)
         check_together(Combination(self.loss, self.strategies, num_classes, epochs))
+
+    def _build_head(self, num_classes: int) -> Head:
+        return get_head(self.head, FEATURES, self.loss.num_outputs(num_classes)).eval()
 
     def _check_fields(self, given: frozenset[str]) -> None:
         """Refuse a head that gives too little for the loss, or more than it uses."""
@@ -79,16 +80,10 @@ class Method:
         """Refuse a loss that does not take what the head gives, such as one scale where it needs
         one for each class.
         """
-        features = 64  # a multiple of what a head may divide them by
-        head = get_head(self.head, features, self.loss.num_outputs(num_classes)).eval()
-        if missing := self.loss.needs - head.gives - self.adds:
-            raise ValueError(
-                f"Expected a head that gives {', '.join(sorted(missing))} for `{self.loss}`, got"
-                f" {head}."
-            )
+        head = self._build_head(num_classes)
         loss = copy.deepcopy(self.loss).cpu().eval()
         with torch.no_grad():
-            out: Output = head(torch.zeros(2, features))
+            out: Output = head(torch.zeros(2, FEATURES))
             zeros = torch.zeros_like(out.logits)
             fields = {"memory": zeros, "noise": torch.stack([zeros, zeros], 1)}
             out = out._replace(**{name: fields[name] for name in self.adds})
@@ -168,13 +163,12 @@ class MethodContext:
         """
         settings = Settings()
         rows = 100 * num_classes
-        steps = settings.epochs * math.ceil(rows / settings.batch_rows(rows))
         return cls(
-            num_classes,
-            settings.epochs,
-            steps,
-            settings.epochs * rows,
-            (1 / num_classes,) * num_classes,
+            num_classes=num_classes,
+            epochs=settings.epochs,
+            steps=settings.epochs * math.ceil(rows / settings.batch_rows(rows)),
+            seen=settings.epochs * rows,
+            shares=(1 / num_classes,) * num_classes,
         )
 
     @property
