@@ -106,8 +106,8 @@ class BiTempered(Loss):
     """Bi-tempered logistic loss: bounded for t1 < 1, heavy-tailed probabilities for t2 > 1.
 
     L = Σ_k [y_k(log_t1 y_k − log_t1 p_k) − (y_k^(2−t1) − p_k^(2−t1))/(2 − t1)] with p the tempered
-    softmax of temperature t2 (bias paper, Table 1; Amid et al. 2019, Eq. 5). Real-valued targets must
-    not be negative. Once differentiable.
+    softmax of temperature t2 (bias paper, Table 1; Amid et al. 2019, Eq. 5). Real-valued targets
+    must not be negative. Once differentiable.
 
     >>> BiTempered(t1=0.8, t2=1.2)(torch.tensor([[2.0, 0.0]]), torch.tensor([0]))
     tensor(0.1096)
