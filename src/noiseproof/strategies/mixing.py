@@ -170,16 +170,11 @@ def sharpen(p: Tensor) -> Tensor:
     return (2 * p.log()).softmax(1)
 
 
-def clean_posterior(
-    losses: Tensor, iterations: int = 10, tolerance: float = 1e-2, floor: float = 5e-4
-) -> Tensor:
-    """The probability that each loss (N,) comes from the lower of two Gaussians fitted by EM, (N,)
-    float64.
+def clean_posterior(losses: Tensor) -> Tensor:
+    """The probability that each loss (N,) comes from the lower of two Gaussians, (N,) float64.
 
-    EM starts from the best two clusters (exact in one dimension, so nothing is random) and ends
-    when the mean log likelihood changes by less than ``tolerance``, or after ``iterations``;
-    ``floor`` is added to the variances. The defaults are DivideMix's. Computed on the CPU,
-    where sums are reproducible.
+    They are fitted by EM from the clusters of k-means, with DivideMix's settings. Computed on the
+    CPU, where sums are reproducible.
 
     >>> clean_posterior(torch.tensor([0.0, 0.1, 0.2, 0.8, 0.9, 1.0])).round()
     tensor([1., 1., 1., 0., 0., 0.], dtype=torch.float64)
@@ -187,28 +182,7 @@ def clean_posterior(
     from sklearn.mixture import GaussianMixture
 
     x = losses.detach().cpu().double().numpy()[:, None]
-    ordered = np.sort(x[:, 0])
-    num_below = np.arange(1, len(x))  # of each possible cut
-    below = ordered.cumsum()[:-1]
-    # what k-means maximises
-    between = below**2 / num_below + (ordered.sum() - below) ** 2 / (len(x) - num_below)
-    is_possible = ordered[:-1] < ordered[1:]
-    if not is_possible.any():
-        raise ValueError(
-            f"Expected losses that differ, got {len(x)} that are all the same or not finite. Train"
-            " longer, or at a lower rate."
-        )
-    cut = ordered[:-1][np.where(is_possible, between, -np.inf).argmax()]
-    clusters = [x[x <= cut], x[x > cut]]
-    mixture = GaussianMixture(
-        2,
-        max_iter=iterations,
-        tol=tolerance,
-        reg_covar=floor,
-        weights_init=[len(cluster) / len(x) for cluster in clusters],
-        means_init=[[cluster.mean()] for cluster in clusters],
-        precisions_init=[[[1 / (cluster.var() + floor)]] for cluster in clusters],
-    )
+    mixture = GaussianMixture(2, max_iter=10, tol=1e-2, reg_covar=5e-4, random_state=0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it need not converge
         mixture.fit(x)
