@@ -43,14 +43,6 @@ class Head(nn.Module):
 HEADS: Registry[Head] = Registry("head", returns=Head)
 
 
-def gives(spec: str) -> frozenset[str] | None:
-    """The fields of ``Output`` that the head ``spec`` fills; None if it must be built to know
-    them.
-    """
-    fields: frozenset[str] | None = getattr(HEADS[HEADS.parse(spec, {})[0]], "gives", None)
-    return fields
-
-
 def head_for(fields: frozenset[str]) -> str:
     """The head that gives ``fields``, and the fewest others.
 
@@ -59,7 +51,8 @@ def head_for(fields: frozenset[str]) -> str:
     >>> head_for(frozenset({"logits"})), head_for(frozenset({"logits", "root"}))
     ('linear', 'gaussian-root')
     """
-    known = {name: given for name in HEADS if (given := gives(name)) is not None}
+    # what the head of a function gives is not known before it is built
+    known = {name: HEADS[name].gives for name in HEADS if hasattr(HEADS[name], "gives")}
     fitting = [name for name, given in known.items() if fields <= given]
     if not fitting:
         listing = "; ".join(f"{name}: {', '.join(sorted(known[name]))}" for name in sorted(known))

@@ -219,19 +219,16 @@ class Loss(nn.Module):
         """
         if isinstance(out, Tensor):
             out = Output(out)
-        dims = out.logits.dim()
-        if target.dtype in INTEGERS and target.dim() == dims - 1:
+        shape = out.logits.shape
+        if target.dtype in INTEGERS and target.dim() == len(shape) - 1:
             target = target.long()
-        places: tuple[int, ...] = target.shape[:1]
-        if dims > 2:
-            places = (len(out.logits), *out.logits.shape[2:])
+        if len(shape) > 2:
             _check_places(self, out.logits)
-            logits, target, sample_weight = places_as_rows(out.logits, target, sample_weight)
-            out = Output(logits)
-        elif dims == 1 and target.dim() == (0 if target.dtype is torch.int64 else 1):
-            places = ()
-            out = Output._make(field if field is None else field[None] for field in out)
-            target = target[None]
+            loss = self.forward(*places_as_rows(out.logits, target, sample_weight))
+            return loss.view(shape[0], *shape[2:]) if self.reduction == "none" else loss
+        if len(shape) == 1 and target.dim() == (0 if target.dtype is torch.int64 else 1):
+            row = Output._make(field if field is None else field[None] for field in out)
+            return self.forward(row, target[None], sample_weight).squeeze()
         self._check(out.logits, target)
         num_classes = out.logits.shape[1] + self.implied
         is_whole = target.dim() == 2 or all_count(target, num_classes, self.ignore_index)
@@ -247,8 +244,7 @@ class Loss(nn.Module):
             )
         else:
             losses = self.per_sample(out, target)
-        loss = self._reduce(losses, target, sample_weight, is_whole)
-        return loss.view(places) if self.reduction == "none" else loss
+        return self._reduce(losses, target, sample_weight, is_whole)
 
     def _check(self, logits: Tensor, target: Tensor) -> None:
         check_logits_and_target(logits, target, self.implied)

@@ -86,7 +86,7 @@ class LN(Loss):
         self.starts = dict.fromkeys(("logits", "root", "scale"), self.start)
         self.field = FIELDS.get(covariance)
         self.needs = frozenset({"logits", *filter(None, [self.field])})
-        self.implied = 0 if self.dummy else 1
+        self.implied = int(not self.dummy)
 
     def label_logit(self, num_classes: int) -> float:
         """τ·C, the target of the labelled logit: C = log(((1 − t)K′ + t)/t) (LN paper, B.5)."""

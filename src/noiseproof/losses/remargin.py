@@ -107,7 +107,9 @@ class Remargin(Loss):
     def _at(self, margin: Tensor) -> Tensor:
         if self.scale != 1:
             margin = margin * self.scale
-        return margin + self.bias.epsilon if self.training else margin
+        if self.training:
+            margin = margin + self.bias.epsilon
+        return margin
 
     def evaluate(self, y: LabelProb) -> Tensor:
         if self.exact:

@@ -72,7 +72,9 @@ class LabelFile(NoiseModel):
             return replace(
                 self._labels(labels[present], clean[index], num_classes, index), annotator=annotator
             )
-        return worst_label(labels, clean) if self.annotators == "worst" else majority_vote(labels)
+        if self.annotators == "worst":
+            return worst_label(labels, clean)
+        return majority_vote(labels)
 
     def _read(self, clean: Tensor, num_classes: int) -> Tensor:
         """The labels of each row, (N, A), one column for each annotator."""

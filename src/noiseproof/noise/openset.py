@@ -25,7 +25,7 @@ class OpenSetLabels(NoisyLabels):
         """
         pool = available if self.pool is None else self.pool
         if not len(self.rows) <= pool <= available:
-            required = len(self.rows) if self.pool is None else max(self.pool, len(self.rows))
+            required = max(self.pool or 0, len(self.rows))
             raise ValueError(
                 f"Expected at least {required} foreign images, got {min(pool, available)}. "
                 "Use a larger data set, or lower `pool` or `rate`."

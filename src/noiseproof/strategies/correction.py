@@ -129,7 +129,9 @@ def _kept_share(losses: Tensor, invert: bool) -> Tensor:
     low, high = losses.aminmax()
     # 1 where all losses are equal
     omega = torch.where(high > low, (losses - low) / (high - low), 1.0)
-    return 1 - omega if invert else omega
+    if invert:
+        return 1 - omega
+    return omega
 
 
 def _mixed(kept: Tensor, target: Tensor, predicted: Tensor) -> Tensor:

@@ -70,8 +70,10 @@ def sweep(
         augment: use the training augmentation, with random numbers of this purpose that are drawn
             for all rows at once.
     """
-    x = run.data.x if x is None else x
-    models = run.evaluated if models is None else models
+    if x is None:
+        x = run.data.x
+    if models is None:
+        models = run.evaluated
     run.processes.broadcast_buffers(models)
     transform = run.normalise
     params = None

@@ -108,7 +108,9 @@ def leave_one_out(squared: Tensor, y: Tensor, num_classes: int) -> Tensor:
     centred = onehot - prior
     best = prior.expand_as(onehot)
     least = float(centred.square().mean())
-    for length in _LENGTHS if len(nonzero) else ():
+    if not len(nonzero):
+        return best
+    for length in _LENGTHS:
         kernel = torch.exp(squared / (-2 * length**2 * nonzero.median()))
         values, vectors = torch.linalg.eigh(kernel)
         rotated = vectors.T @ centred

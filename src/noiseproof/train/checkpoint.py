@@ -78,7 +78,9 @@ def save(folder: Path, step: int, state: dict[str, Any], share: int = 0) -> Path
     tree = _take_tensors(state, tensors)
     path = _share(folder / f"step-{step:09d}.safetensors", share)
     write_tensors(path, tensors, {"format": FORMAT, "tree": json.dumps(tree)})
-    for old in checkpoints(folder)[:-KEEP] if not share else ():
+    if share:
+        return path
+    for old in checkpoints(folder)[:-KEEP]:
         for file in (old, *folder.glob(f"{old.stem}.share-*.safetensors")):
             file.unlink(missing_ok=True)
     return path
@@ -147,7 +149,7 @@ def checkpoints(folder: Path) -> list[Path]:
 
 def latest(folder: Path) -> Path | None:
     """The last checkpoint in ``folder``."""
-    return checkpoints(folder)[-1] if checkpoints(folder) else None
+    return next(reversed(checkpoints(folder)), None)
 
 
 def write_tensors(

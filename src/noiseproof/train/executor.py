@@ -38,8 +38,8 @@ class Executor(Protocol):
 def make_executor(stepper: Stepper) -> Executor:
     """The fastest executor for the run."""
     accelerate = provided("executors")
-    executor: Executor | None = None if accelerate is None else accelerate.make_executor(stepper)
-    return Eager(stepper) if executor is None else executor
+    executor: Executor | None = accelerate and accelerate.make_executor(stepper)
+    return executor or Eager(stepper)
 
 
 class Eager:

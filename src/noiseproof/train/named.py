@@ -158,7 +158,7 @@ def _sigma(context: MethodContext) -> float:
     the two, √n/(Kσ), is at least 40.
     """
     enough = math.sqrt(context.seen) / (40 * context.num_classes)
-    most = 0.1 if context.many else 0.5
+    most = by_classes(0.5, 0.1)(context)
     return float(f"{min(most, enough):.2g}")
 
 
@@ -331,7 +331,7 @@ def _calibrated(values: Values) -> Loss:
 def _calibrated_sum(values: Values) -> Loss:
     total = build(LOSSES, _NCE_AGCE_SUM, values)
     context = values["context"]
-    like = 100 if context.many else 10
+    like = by_classes(10, 100)(context)
     with suppress(NoSolution):
         found = calibrate(total, context.num_classes, like, free=values["free"], check=False)
         return found.loss or total
@@ -834,7 +834,7 @@ def _warmup(context: MethodContext) -> int:
     """DivideMix's warm-up: 10 or 30 epochs, 30 % of the training at most, but until labels are
     learned.
     """
-    usual = 30 if context.many else 10
+    usual = by_classes(10, 30)(context)
     return max(_until_learned(context), min(usual, context.epoch(0.3)))
 
 
@@ -854,7 +854,7 @@ define(
     " guess.",
     "ce",
     "promix",
-    warmup=lambda s: min(30 if s.many else 10, s.epoch(0.1)),
+    warmup=lambda s: min(by_classes(10, 30)(s), s.epoch(0.1)),
     rho=lambda s: round(max(0.5, 0.9 - s.forget), 2),
     tau=by_classes(0.99, 0.95),
     ramp=lambda s: min(50, s.every(1 / 12)),

@@ -63,7 +63,9 @@ def _fused(
     """An optimiser that is a single kernel on a GPU and can be captured in a CUDA graph."""
     params = list(parameters)
     if all(parameter.is_cuda for parameter in params):
-        options |= {"fused": True} | ({"capturable": True} if capturable else {})
+        options["fused"] = True
+        if capturable:
+            options["capturable"] = True
     return cls(params, **options)
 
 
