@@ -52,7 +52,8 @@ def head_for(fields: frozenset[str]) -> str:
     ('linear', 'gaussian-root')
     """
     # what the head of a function gives is not known before it is built
-    known = {name: HEADS[name].gives for name in HEADS if hasattr(HEADS[name], "gives")}
+    factories: dict[str, Any] = {name: HEADS[name] for name in HEADS}
+    known = {name: head.gives for name, head in factories.items() if hasattr(head, "gives")}
     fitting = [name for name, given in known.items() if fields <= given]
     if not fitting:
         listing = "; ".join(f"{name}: {', '.join(sorted(known[name]))}" for name in sorted(known))

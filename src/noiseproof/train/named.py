@@ -834,7 +834,7 @@ def _warmup(context: MethodContext) -> int:
     """DivideMix's warm-up: 10 or 30 epochs, 30 % of the training at most, but until labels are
     learned.
     """
-    usual = by_classes(10, 30)(context)
+    usual: int = by_classes(10, 30)(context)
     return max(_until_learned(context), min(usual, context.epoch(0.3)))
 
 
