@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
@@ -215,13 +215,22 @@ def _nearest(search: _Search, name: str) -> Loss | None:
     for bad in points[max(0, place - 1) : place + 2]:
         if gaps[bad] >= gaps[first]:
             continue
-        for _ in range(30):  # the nearest lies between one that learns and one that does not
-            middle = (best + bad) / 2
-            if learns(middle):
-                best = middle
-            else:
-                bad = middle
+        # the nearest lies between one that learns and one that does not
+        best = _furthest(learns, best, bad, 30)
     return _changed(loss, **{name: best})
+
+
+def _furthest(
+    holds: Callable[[float], bool], inside: float, outside: float, halvings: int
+) -> float:
+    """The furthest number from ``inside`` to ``outside`` for which a condition holds."""
+    for _ in range(halvings):
+        middle = (inside + outside) / 2
+        if holds(middle):
+            inside = middle
+        else:
+            outside = middle
+    return inside
 
 
 class _Tau(Remargin):
@@ -378,13 +387,7 @@ class _Axis:
         """``t``, or the end of the loss's range before it."""
         if self.admits(self.at(t)):
             return t
-        for _ in range(60):
-            middle = (inside + t) / 2
-            if self.admits(self.at(middle)):
-                inside = middle
-            else:
-                t = middle
-        return inside
+        return _furthest(lambda between: self.admits(self.at(between)), inside, t, 60)
 
     def grid(self) -> list[float]:
         """Points that become sparse with their distance from the present value, up to the ends of

@@ -328,9 +328,9 @@ def _read_matrix(path: Path) -> Any:
     if path.suffix not in (".npy", ".csv"):
         raise ValueError(f"Expected `T` in a .npy or .csv file, got {path}.")
     try:
-        if path.suffix == ".npy":
-            return np.load(path, allow_pickle=False)
-        return np.loadtxt(path, delimiter=",", ndmin=2)
+        if path.suffix == ".csv":
+            return np.loadtxt(path, delimiter=",", ndmin=2)
+        return np.load(path, allow_pickle=False)
     except FileNotFoundError:
         raise FileNotFoundError(
             f"Expected the matrix `T` in {path}, which does not exist."
