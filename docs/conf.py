@@ -16,10 +16,15 @@ from sphinx.application import Sphinx
 
 import noiseproof
 from noiseproof.accelerate.graphs import IN_STEP
+from noiseproof.analysis.figures import STAGES, figure_makers
+from noiseproof.audit.issues import ISSUES
 from noiseproof.core.grammar import format_value
 from noiseproof.losses import LOSSES, describe
 from noiseproof.noise import NOISES
+from noiseproof.papers import PAPERS, get_paper
 from noiseproof.strategies import STRATEGIES
+from noiseproof.train import Settings
+from noiseproof.train.protocols import protocols
 
 sys.path.insert(0, str(Path(__file__).parent))
 import method_pages
@@ -115,6 +120,51 @@ def table_of_strategies() -> str:
     return markdown(("name", "parameters", "what it does", "models", "captured"), rows)
 
 
+def table_of_presets() -> str:
+    """The methods for which each paper has settings."""
+    rows = []
+    for paper in PAPERS:
+        names = sorted({preset.name for preset in get_paper(paper).method_presets})
+        rows.append((f"`@{paper}`", ", ".join(f"`{name}`" for name in names)))
+    return markdown(("paper", "methods"), rows)
+
+
+def table_of_protocols() -> str:
+    """How each paper trains; datasets with the same settings in one line."""
+    datasets: dict[tuple[str, Settings], list[str]] = {}
+    for (paper, dataset), settings in protocols().items():
+        datasets.setdefault((paper, settings), []).append(dataset)
+    rows = []
+    for (paper, settings), names in datasets.items():
+        clip = "" if settings.clip is None else f", `clip` {settings.clip:g}"
+        rows.append(
+            (
+                f"`{paper}`",
+                ", ".join(names),
+                f"`{settings.model}`",
+                settings.epochs,
+                settings.batch_size,
+                f"`{settings.optimizer}`, `{settings.schedule}`{clip}",
+            )
+        )
+    columns = ("paper", "datasets", "model", "epochs", "batch", "optimiser and learning rate")
+    return markdown(columns, rows)
+
+
+def table_of_issues() -> str:
+    kinds: list[Any] = [ISSUES[name] for name in ISSUES]
+    rows = [(f"`{kind.name}`", kind.remedy, kind.fixes or "—") for kind in kinds]
+    return markdown(("type", "what to do", "`apply --fix`"), rows)
+
+
+def table_of_figures(stage: str) -> str:
+    """The figures before, during or after training."""
+    fields = [maker.fields for maker in figure_makers()]
+    shown = [one for one in fields if one["stage"] == STAGES[stage]]
+    rows = [(f"`{one['name']}`", one["title"], one["reading"], one["paper"]) for one in shown]
+    return markdown(("name", "figure", "how to read it", "reproduces"), rows)
+
+
 def tables_of_benchmarks() -> str:
     """One table for each file of results, whatever its columns are."""
     parts = []
@@ -139,6 +189,10 @@ def write_tables(app: Sphinx) -> None:
         "losses": table_of_losses(),
         "noises": table_of_noises(),
         "strategies": table_of_strategies(),
+        "presets": table_of_presets(),
+        "protocols": table_of_protocols(),
+        "issues": table_of_issues(),
+        **{f"figures-{stage}": table_of_figures(stage) for stage in STAGES},
         "benchmarks": tables_of_benchmarks(),
     }
     for name, text in tables.items():

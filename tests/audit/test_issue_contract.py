@@ -129,9 +129,9 @@ def test_the_summary_is_json_and_counts_audited_rows_only(
 def test_the_remedy_is_a_sentence_and_documented(name: str) -> None:
     kind: Any = ISSUES[name]
     assert kind.remedy.endswith(".") and (kind.fixes == "" or kind.fixes.endswith("."))
-    if kind.flag:
-        assert f"| `{kind.flag}` | {kind.remedy} |" in DOCS.read_text("utf-8")
-    assert f"| `{name}` | {kind.remedy} | {kind.fixes or '—'} |" in TYPES.read_text("utf-8")
+    # docs/conf.py makes the table of remedies
+    assert f"`{name}`" in TYPES.read_text("utf-8").partition("| found if |")[2]
+    assert kind.flag == "" or f"`{kind.flag}`" in DOCS.read_text("utf-8")
 
 
 @pytest.mark.parametrize("name", NAMES)
