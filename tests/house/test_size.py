@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import sys
 from collections import Counter
 from importlib import import_module
@@ -34,6 +35,14 @@ TOKENS_PER_LINE = 9.15
 CONDITIONALS_PER_1000_LINES = 27.7
 TUPLES_PER_1000_LINES = 4.9
 METHODS = 25
+# Words that a reader stumbles over, and how often the source has them (DESIGN: Words).
+IDIOMS = {
+    "beside": 112,
+    "those of": 52,
+    "that of": 63,
+    "anew": 2,
+    "nobody": 7,
+}
 SAME_NAME = {"Tile", "_LeftOut"}
 NESTED = {"accelerate/hopper.py", "audit/run.py", "audit/sources/tools.py"}
 
@@ -55,6 +64,12 @@ def test_lines_hold_one_thought() -> None:
 
 def test_no_conditional_expression_is_inside_another() -> None:
     assert house.nested_conditionals(SRC) <= NESTED
+
+
+def test_idioms_become_fewer() -> None:
+    text = "\n".join(path.read_text("utf-8") for path in SRC.rglob("*.py")).lower()
+    found = {idiom: len(re.findall(rf"\b{idiom}\b", text)) for idiom in IDIOMS}
+    assert {idiom: count for idiom, count in found.items() if count > IDIOMS[idiom]} == {}
 
 
 def test_the_formatter_decides_the_layout() -> None:
