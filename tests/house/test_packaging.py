@@ -61,7 +61,7 @@ def test_the_examples_of_a_page_run_from_top_to_bottom(
             runner.run(test, clear_globs=False)
             names |= test.globs
         else:
-            exec(compile(block, page.name, "exec"), names)
+            exec(compile(block, page.name, "exec", dont_inherit=True), names)
             for made in [
                 value for value in names.values() if getattr(value, "__module__", "") == page.stem
             ]:
