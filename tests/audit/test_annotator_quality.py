@@ -144,7 +144,7 @@ def test_predictions_for_training_rows_do_not_count_beside_votes() -> None:
     given = consensus(crowd.votes, 3, method="majority").label
     probs = np.random.default_rng(0).dirichlet(np.ones(3), 200).astype(np.float32)
     memorised = np.where(given[:, None] == np.arange(3), 0.98, 0.01).astype(np.float32)
-    evidence = Evidence(probs, np.zeros((200, 1), np.float32))
+    evidence = Evidence(probs)
     plain, watched = (
         find_label_issues(given, evidence=one, annotators=crowd.votes)
         for one in (evidence, replace(evidence, dynamics=memorised))

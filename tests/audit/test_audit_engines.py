@@ -120,14 +120,14 @@ NEEDED = {"tfidf": "sklearn", "wordllama": "wordllama", "pictures": "efficientne
     [
         (STACKED, "thorough", 3),
         (STACKED, "fast", 2),
-        (ONE_BY_ONE, "thorough", 3 + 1 + 1),
+        (ONE_BY_ONE, "thorough", 3),
         (ONE_BY_ONE, "fast", 2),
     ],
 )
 def test_networks_as_tasks_are_those_of_one_process(
     stand_in: StandIn, method: str, mode: str, tasks: int
 ) -> None:
-    """A stack of all folds is one task; networks that can't be stacked are one for each fold."""
+    """The networks of all folds are one task."""
     expected = networks(method, mode)
     assert stand_in.tasks == 0
     with work_on("ray"):

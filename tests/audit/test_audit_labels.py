@@ -284,7 +284,7 @@ def test_neighbours_that_contradict_more_than_the_models_raise_the_upper_end() -
     sure = np.where(labels[:, None] == [[0, 1]], 0.97, 0.03).astype(np.float32)
     guesses = np.where(np.random.default_rng(0).random(1000) < 0.2, 1 - labels, labels)
     ones = np.ones(1000, np.float32)
-    evidence = Evidence(sure, None, neighbour_agreement=ones, guess=guesses, guess_confidence=ones)
+    evidence = Evidence(sure, neighbour_agreement=ones, guess=guesses, guess_confidence=ones)
     found, alone = find_label_issues(labels, evidence=evidence), find_label_issues(labels, sure)
     assert found.is_undecided and not found.looks_fine and alone.looks_fine
     assert found.contradicted == pytest.approx(0.2, abs=0.05) and alone.contradicted is None

@@ -107,7 +107,7 @@ def test_the_parts_of_a_report_are_one_line_each(report: LabelReport, tmp_path: 
         repr(read_audit(tmp_path / "audit"))
         == f"Audit('{tmp_path}/audit', 150 rows, 3 classes, 3 issues)"
     )
-    evidence = Evidence(np.zeros((1000, 3), np.float32), None, unlearned=np.zeros(1000, np.float32))
+    evidence = Evidence(np.zeros((1000, 3), np.float32), unlearned=np.zeros(1000, np.float32))
     assert (
         repr(evidence)
         == "Evidence(pred_probs=float32 (1000, 3), unlearned=float32 (1000,), weights={})"

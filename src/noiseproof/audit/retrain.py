@@ -320,9 +320,7 @@ def _together(audit: Audit, data: AuditData) -> NDArray[np.int64]:
     copies = pd.to_numeric(group).fillna(-1).to_numpy(np.int64)
     assert data.x is not None
     same = find_duplicates(data.x, data.labels.comparable, unlike=data.unlike()).group
-    together = merge_groups(data.groups, copies, same)
-    assert together is not None
-    return together
+    return merge_groups(data.groups, copies, same)
 
 
 def _doubt(

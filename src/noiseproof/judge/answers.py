@@ -27,10 +27,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import expit
 
-Floats = NDArray[np.float64]
+from noiseproof.core.arrays import Bools, Floats, Floats32
+
 MISSING = (0.0, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.5, 0.6)
 ADDED = (0.0, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3)
 RATES = np.array([(missing, added) for missing in MISSING for added in ADDED])  # (C, 2)
@@ -65,7 +65,7 @@ class AnswerNoise:
         missing, added = (self.weights @ RATES).T
         return np.stack([np.stack([1 - added, added], 1), np.stack([missing, 1 - missing], 1)], 1)
 
-    def wrong(self, answers: NDArray[np.bool_], probs: NDArray[np.float32]) -> Floats:
+    def wrong(self, answers: Bools, probs: Floats32) -> Floats:
         """P(the given answer is wrong), (N, K)."""
         wrong = np.empty(answers.shape)
         for k, (no, yes) in enumerate(self.wrong_at):
@@ -83,11 +83,11 @@ def _log_odds(p: Floats) -> Floats:
 
 
 def fit_answer_noise(
-    answers: NDArray[np.bool_],
-    probs: NDArray[np.float32],
+    answers: Bools,
+    probs: Floats32,
     *,
-    noisy: NDArray[np.bool_] | None = None,
-    trusted: NDArray[np.bool_] | None = None,
+    noisy: Bools | None = None,
+    trusted: Bools | None = None,
 ) -> AnswerNoise:
     """Fit the noise of ``answers`` (N, K) with the predictions ``probs`` (N, K).
 
@@ -135,7 +135,7 @@ class _Bins:
     yes: Floats  # (B,): rows with the answer yes
 
     @classmethod
-    def of(cls, p: Floats, yes: NDArray[np.bool_]) -> _Bins:
+    def of(cls, p: Floats, yes: Bools) -> _Bins:
         parts = np.array_split(np.argsort(p, kind="stable"), min(BINS, len(p))) if len(p) else []
         counted = [(p[part].mean(), len(part), yes[part].sum()) for part in parts]
         return cls(*np.array(counted, dtype=np.float64).reshape(-1, 3).T)

@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from noiseproof.core.arrays import Bools, Floats, Floats32, Ints
 from noiseproof.core.messages import Brief
 from noiseproof.data.votes import Votes
 from noiseproof.judge.crowd.confusion import Annotators, VotedRows
@@ -34,26 +35,26 @@ class LabelIssues:
     rows.
     """
 
-    quality: NDArray[np.float32]  # (N,) in [0, 1]: the probability that the given label is right
-    is_issue: NDArray[np.bool_]  # (N,)
-    suggested: NDArray[np.int64]  # (N,) the most likely label other than the given one
+    quality: Floats32  # (N,) in [0, 1]: the probability that the given label is right
+    is_issue: Bools  # (N,)
+    suggested: Ints  # (N,) the most likely label other than the given one
     # (N,) in [0, 1]: the probability that the suggested label is right
-    suggestion_quality: NDArray[np.float32]
-    predicted: NDArray[np.int64]  # (N,) the most likely label by the predictions alone
+    suggestion_quality: Floats32
+    predicted: Ints  # (N,) the most likely label by the predictions alone
     noise_rate: float
     noise_interval: tuple[float, float]  # at least and at most
-    class_rates: NDArray[np.float64]  # (K,): share of wrong labels among those of each given class
-    transition: NDArray[np.float64]  # (K, K): T[i, j] = P(given j | true i), rows sum to one
-    cut: NDArray[np.float64]  # (K,): a label of class k whose quality is below cut[k] is an issue
+    class_rates: Floats  # (K,): share of wrong labels among those of each given class
+    transition: Floats  # (K, K): T[i, j] = P(given j | true i), rows sum to one
+    cut: Floats  # (K,): a label of class k whose quality is below cut[k] is an issue
     false_positive_rate: float  # expected share of right labels that are called issues
-    margin: NDArray[np.float32]  # (N,): log p_given − log p of the best other class
-    confidence: NDArray[np.float32]  # (N,): the predictions' probability of the given label
+    margin: Floats32  # (N,): log p_given − log p of the best other class
+    confidence: Floats32  # (N,): the predictions' probability of the given label
     # (N,): the predictions' probability of the suggested label
-    suggested_confidence: NDArray[np.float32]
+    suggested_confidence: Floats32
     # (N,): share of neighbours with the given label
-    neighbour_agreement: NDArray[np.float32] | None = None
-    unlearned: NDArray[np.float32] | None = None  # (N,) as in Evidence
-    doubt: NDArray[np.float32] | None = None  # (N,) as in Evidence
+    neighbour_agreement: Floats32 | None = None
+    unlearned: Floats32 | None = None  # (N,) as in Evidence
+    doubt: Floats32 | None = None  # (N,) as in Evidence
     hit_rate: float = 1.0  # share of the given labels that match predictions made without them
     chance_rate: float = 0.0  # share that predictions of the same frequencies match by chance
     is_predictable: bool = True  # whether labels are predictable from the features
@@ -74,16 +75,16 @@ class LabelIssues:
         )
         return f"LabelIssues({counts}, {share})"
 
-    def labels_of(self, numbers: NDArray[np.int64]) -> NDArray[Any]:
+    def labels_of(self, numbers: Ints) -> NDArray[Any]:
         """Labels of class numbers such as ``suggested``, as the given labels are written."""
         return numbers if self.classes is None else np.array(self.classes)[numbers]
 
-    def consensus(self, given: NDArray[np.int64]) -> NDArray[np.int64]:
+    def consensus(self, given: Ints) -> Ints:
         """The most likely label of each row by all evidence, (N,)."""
         return np.where(self.suggestion_quality > self.quality, self.suggested, given)
 
     @property
-    def lost_rates(self) -> NDArray[np.float64]:
+    def lost_rates(self) -> Floats:
         """P(given ≠ k | true k), (K,): the share of each class whose rows have other labels."""
         return 1 - self.transition.diagonal()
 
@@ -206,9 +207,7 @@ def select(mask: Tensor) -> Any:
     return slice(None) if bool(mask.all()) else mask
 
 
-def class_means(
-    values: Tensor, classes: Tensor, num_classes: int, counted: Tensor
-) -> NDArray[np.float64]:
+def class_means(values: Tensor, classes: Tensor, num_classes: int, counted: Tensor) -> Floats:
     """The mean of ``values`` (N,) in each class, (K,), over the ``counted`` rows (N,); 0 without
     rows.
     """
@@ -258,12 +257,12 @@ class LabelSetIssues(LabelIssues):
     """
 
     names: tuple[str, ...]  # (K,)
-    answers: NDArray[np.bool_]  # (N, K): the given labels
-    label_quality: NDArray[np.float32]  # (N, K): P(the answer is right)
-    label_is_issue: NDArray[np.bool_]  # (N, K)
-    label_probs: NDArray[np.float32]  # (N, K): the predictions' probability of yes
-    suggested_answers: NDArray[np.bool_]  # (N, K)
-    is_judged: NDArray[np.bool_]  # (K,): whether enough rows have the label
+    answers: Bools  # (N, K): the given labels
+    label_quality: Floats32  # (N, K): P(the answer is right)
+    label_is_issue: Bools  # (N, K)
+    label_probs: Floats32  # (N, K): the predictions' probability of yes
+    suggested_answers: Bools  # (N, K)
+    is_judged: Bools  # (K,): whether enough rows have the label
 
     def __repr__(self) -> str:
         pairs = (
@@ -279,7 +278,7 @@ class LabelSetIssues(LabelIssues):
         )
 
     @property
-    def lost_rates(self) -> NDArray[np.float64]:
+    def lost_rates(self) -> Floats:
         """The share of rows that should have each label and lack it, (K,)."""
         return np.asarray(self.transition[:, 1, 0])
 

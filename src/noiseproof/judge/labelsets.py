@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
+from noiseproof.core.arrays import Bools, Floats, Floats32, Ints
 from noiseproof.core.checks import check_count
 from noiseproof.data.labelsets import as_indicators
 from noiseproof.judge.answers import AnswerNoise, fit_answer_noise
@@ -83,18 +83,18 @@ def find_label_set_issues(
 class _Judged:
     """The judgement on J of K labels, those that enough rows have and lack."""
 
-    at: NDArray[np.int64]  # (J,)
+    at: Ints  # (J,)
     noise: AnswerNoise
-    wrong: NDArray[np.float64]  # (N, J)
+    wrong: Floats  # (N, J)
     predictability: Sequence[Predictability]  # (J,)
-    may_call: NDArray[np.bool_]  # (K,): which labels are predicted well enough to call rows wrong
+    may_call: Bools  # (K,): which labels are predicted well enough to call rows wrong
     may_be_fine: bool  # whether so few labels look wrong that there may be none
 
 
 def _judge(
-    answers: NDArray[np.bool_],
-    probs: NDArray[np.float32],
-    guess: NDArray[np.int64],
+    answers: Bools,
+    probs: Floats32,
+    guess: Ints,
     rows: CountedRows,
 ) -> _Judged:
     at = np.flatnonzero([1 < yes < len(answers) - 1 for yes in answers.sum(0)])
@@ -119,22 +119,20 @@ def _judge(
     return _Judged(at, noise, wrong, predictability, may_call, _rate(wrong, rows, K) <= NEGLIGIBLE)
 
 
-def _rate(wrong: NDArray[np.float64], rows: CountedRows, num_labels: int) -> float:
+def _rate(wrong: Floats, rows: CountedRows, num_labels: int) -> float:
     """The share of wrong labels among all K of the counted rows, from P(wrong) of some of them;
     trusted ones have 0.
     """
     return float(wrong[rows.uncertain.numpy()].sum() / (rows.counted.sum() * num_labels))
 
 
-def _class_rates(
-    wrong: NDArray[np.float64], answers: NDArray[np.bool_], rows: CountedRows
-) -> NDArray[np.float64]:
+def _class_rates(wrong: Floats, answers: Bools, rows: CountedRows) -> Floats:
     """The share of wrong ones among the given labels of the counted rows, (K,)."""
     given = answers & rows.counted.numpy()[:, None]
     return np.asarray((wrong * given).sum(0) / np.maximum(given.sum(0), 1))
 
 
-def _is_ranked(answers: NDArray[np.bool_], probs: NDArray[np.float32]) -> bool:
+def _is_ranked(answers: Bools, probs: Floats32) -> bool:
     """Whether predictions rank rows with the label first: their AUC is above 0.5 by twice its
     error.
     """
@@ -147,10 +145,10 @@ def _is_ranked(answers: NDArray[np.bool_], probs: NDArray[np.float32]) -> bool:
 
 
 def _joined(
-    answers: NDArray[np.bool_],
+    answers: Bools,
     names: tuple[str, ...],
-    probs: NDArray[np.float32],
-    agreement: NDArray[np.float32] | None,
+    probs: Floats32,
+    agreement: Floats32 | None,
     judged: _Judged,
     counted: CountedRows,
     goal: str,
@@ -210,9 +208,9 @@ def _joined(
 
 
 def judge_decided_sets(
-    answers: NDArray[np.bool_],
-    decided: NDArray[np.bool_],
-    is_decided: NDArray[np.bool_],
+    answers: Bools,
+    decided: Bools,
+    is_decided: Bools,
     training: Evidence,
     undecided: Evidence,
     *,
@@ -251,7 +249,7 @@ def judge_decided_sets(
     )
 
 
-def _checked(pred_probs: Any, answers: NDArray[np.int64]) -> NDArray[np.float32]:
+def _checked(pred_probs: Any, answers: Ints) -> Floats32:
     if pred_probs is None:
         raise ValueError(
             "Expected `pred_probs` (N, K), the probability of each label, or `evidence`, got"

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, get_args
 
-import numpy as np
-from numpy.typing import NDArray
+from noiseproof.core.arrays import Ints
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -64,4 +63,4 @@ class SavedAudit(Protocol):
     @property
     def decided(self) -> Mapping[int, Decision]: ...
 
-    def class_numbers(self, column: str) -> NDArray[np.int64]: ...
+    def class_numbers(self, column: str) -> Ints: ...

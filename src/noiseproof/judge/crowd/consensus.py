@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from noiseproof.core.arrays import Floats, Ints
 from noiseproof.core.checks import check_word
 from noiseproof.core.messages import Brief
 from noiseproof.core.probs import check_probabilities
@@ -27,11 +28,11 @@ SAME = 1e-9  # probabilities that differ by less are a tie
 class Consensus(Brief):
     """The label that annotators agree on, with its probability."""
 
-    label: NDArray[np.int64]  # (N,), −1 where there is neither a vote nor a prediction
-    probs: NDArray[np.float64]  # (N, K)
+    label: Ints  # (N,), −1 where there is neither a vote nor a prediction
+    probs: Floats  # (N, K)
 
     @property
-    def quality(self) -> NDArray[np.float64]:
+    def quality(self) -> Floats:
         """Return the probability that the consensus is right, (N,)."""
         return np.asarray(self.probs[np.arange(len(self.label)), np.maximum(self.label, 0)])
 
@@ -87,7 +88,7 @@ def consensus(
     return Consensus(label, truth)
 
 
-def resolve_ties(scores: NDArray[Any], prior: NDArray[Any], seed: int) -> NDArray[np.int64]:
+def resolve_ties(scores: NDArray[Any], prior: NDArray[Any], seed: int) -> Ints:
     """Return the class of the best score, (N,): of equal ones that of the best ``prior``, else one
     at random.
     """

@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from noiseproof.core.arrays import Bools, Floats, Ints
 from noiseproof.core.messages import Brief
 from noiseproof.judge.crowd.confusion import Annotators, VotedRows, draw_annotators
 from noiseproof.judge.posterior import SMALL
@@ -42,14 +43,14 @@ class AnnotatorQuality(Brief):
     """The share of right labels of A annotators, and what they confuse."""
 
     names: tuple[str, ...]
-    labels: NDArray[np.int64]  # (A,): how many
-    accuracy: NDArray[np.float64]  # (A,): P(a label is right)
-    low: NDArray[np.float64]  # (A,): of the 95 % interval
-    high: NDArray[np.float64]  # (A,)
-    chance: NDArray[np.float64]  # (A,): of one who gives the same labels to rows at random
-    confusion: NDArray[np.float64]  # (A, K, K): expected labels, a row for each true class
+    labels: Ints  # (A,): how many
+    accuracy: Floats  # (A,): P(a label is right)
+    low: Floats  # (A,): of the 95 % interval
+    high: Floats  # (A,)
+    chance: Floats  # (A,): of one who gives the same labels to rows at random
+    confusion: Floats  # (A, K, K): expected labels, a row for each true class
 
-    def most_confused(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
+    def most_confused(self) -> tuple[Ints, Ints, Floats]:
         """Return the true class, the label and the expected number of the most frequent error of
         each annotator, (A,) each.
         """
@@ -58,7 +59,7 @@ class AnnotatorQuality(Brief):
         at = errors.argmax(1)
         return at // K, at % K, errors[np.arange(len(at)), at]
 
-    def others(self) -> NDArray[np.float64]:
+    def others(self) -> Floats:
         """Return the accuracy of all other annotators together, (A,), NaN where there are none."""
         right = self.accuracy * self.labels
         total = self.labels.astype(np.float64)
@@ -207,7 +208,7 @@ def _without_own(
     return others / others.sum(1, keepdim=True).clamp(min=SMALL)
 
 
-def _quantile(below: Tensor, q: float) -> NDArray[np.float64]:
+def _quantile(below: Tensor, q: float) -> Floats:
     at = (below < q).sum(1).clamp(max=len(RATES) - 1)
     return RATES[at].numpy()
 
@@ -222,7 +223,7 @@ def label_again(
     count: int,
     *,
     most: int | None = None,
-    among: NDArray[np.bool_] | None = None,
+    among: Bools | None = None,
 ) -> dict[str, NDArray[Any]]:
     """Rows whose next label is worth most, and who should give it: (n,) ``row``, ``annotator`` and
     ``gain``.
@@ -271,9 +272,7 @@ def information(truth: Tensor, confusion: Tensor) -> Tensor:
     return (truth @ per_class - (says * says.log2()).sum(1)).clamp(min=0)
 
 
-def _assign(
-    gain: NDArray[np.float64], annotator: NDArray[np.int64], count: int, most: int | None
-) -> dict[str, NDArray[Any]]:
+def _assign(gain: Floats, annotator: Ints, count: int, most: int | None) -> dict[str, NDArray[Any]]:
     """Return the ``count`` rows of the largest gain, each with the best annotator who has room."""
     chosen: list[tuple[int, int, float]] = []
     given: dict[int, int] = {}

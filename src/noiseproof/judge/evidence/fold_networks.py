@@ -8,6 +8,7 @@ the others give its training dynamics.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -41,8 +42,7 @@ class FoldSettings:
     seed: int = 0
 
 
-@dataclass(frozen=True, eq=False)
-class FoldAverages:
+class FoldAverages(NamedTuple):
     """Predictions for N rows and K classes, averaged over the epochs of a training."""
 
     # (N, K): by the member that skips the row, from the second epoch on; or by the only one

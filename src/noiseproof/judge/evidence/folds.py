@@ -1,12 +1,10 @@
 """Folds that keep groups of rows together."""
 
 import numpy as np
-from numpy.typing import NDArray
 
+from noiseproof.core.arrays import Bools, Floats, Ints
 from noiseproof.core.checks import check_count
 from noiseproof.data.base import derive_seed
-
-Ints = NDArray[np.int64]
 
 
 def connected(n: int, edges: Ints) -> Ints:
@@ -22,20 +20,18 @@ def connected(n: int, edges: Ints) -> Ints:
             root = root[root]
 
 
-def merge_groups(*groups: Ints | None) -> Ints | None:
+def merge_groups(*groups: Ints | None) -> Ints:
     """Rows that belong together by any of several groupings (each (N,), −1: by none of it), as one
     grouping.
     """
     known = [group for group in groups if group is not None]
-    if not known:
-        return None
-    n, edges = len(known[0]), []
+    edges = []
     for group in known:
         rows = np.flatnonzero(group >= 0)
         order = rows[np.argsort(group[rows], kind="stable")]
         joined = group[order[1:]] == group[order[:-1]]
         edges.append(np.stack([order[1:][joined], order[:-1][joined]]))
-    return connected(n, np.concatenate(edges, 1))
+    return connected(len(known[0]), np.concatenate(edges, 1))
 
 
 def make_folds(
@@ -43,7 +39,7 @@ def make_folds(
     *,
     folds: int = 5,
     groups: Ints | None = None,  # (N,)
-    time: NDArray[np.float64] | None = None,  # (N,)
+    time: Floats | None = None,  # (N,)
     seed: int = 0,
 ) -> Ints:
     """The fold of each row, (N,): each class is spread evenly over the folds, each group lies in
@@ -129,7 +125,7 @@ def _place_groups(
     return counts
 
 
-def in_one_fold(labels: Ints, folds: Ints) -> NDArray[np.bool_]:
+def in_one_fold(labels: Ints, folds: Ints) -> Bools:
     """Rows whose class lies in one fold alone, (N,): no model that judges them has seen the
     class.
     """

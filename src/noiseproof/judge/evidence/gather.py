@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
+from noiseproof.core.arrays import Bools, Floats32, Ints
 from noiseproof.core.messages import Brief, Progress
 from noiseproof.core.plugins import load_object, load_plugins
 from noiseproof.core.registry import unknown_name
@@ -47,7 +47,6 @@ from noiseproof.judge.evidence.trees import (
     check_classifier,
     cross_fit,
     fit_trees,
-    join_with_neighbours,
 )
 from noiseproof.judge.evidence.witness import consult_witness
 from noiseproof.models import MODELS
@@ -75,7 +74,7 @@ class Surroundings(Brief):
     """Neighbours, near-duplicates and outliers among the features of N rows."""
 
     duplicates: Duplicates
-    outlier_scores: NDArray[np.float32]  # (N,), NaN without features
+    outlier_scores: Floats32  # (N,), NaN without features
     outlier_cut: float | None = None
     neighbour_recall: float | None = None
     neighbours: Neighbours | None = None
@@ -91,11 +90,11 @@ class Surroundings(Brief):
     @classmethod
     def search(
         cls,
-        x: NDArray[np.float32],
-        labels: NDArray[np.int64],
+        x: Floats32,
+        labels: Ints,
         seed: int,
         progress: Progress | None = None,
-        unlike: NDArray[np.int64] | None = None,
+        unlike: Ints | None = None,
     ) -> Surroundings:
         def tell(done: int, total: int) -> None:
             if progress is not None and done < total:  # outliers come after the last row
@@ -106,7 +105,7 @@ class Surroundings(Brief):
         duplicates = find_duplicates(x, labels, close, unlike)
         return cls(duplicates, *outlier_scores(close, duplicates.is_duplicate), near.recall, near)
 
-    def subset(self, keep: NDArray[np.bool_]) -> Surroundings:
+    def subset(self, keep: Bools) -> Surroundings:
         """Without some rows; neighbours are lost, since row numbers change."""
         return replace(
             self,
@@ -130,9 +129,15 @@ class AuditEvidence(Brief):
     undecided: Evidence | None = None  # from the same models without decisions, where there are any
 
     @property
-    def groups(self) -> NDArray[np.int64] | None:
+    def groups(self) -> Ints:
         """Rows that belong together, (N,): by the user's groups or as near-duplicates."""
         return merge_groups(self.data.groups, self.surroundings.duplicates.group)
+
+    @property
+    def several_groups(self) -> Ints | None:
+        """The same without near-duplicates where all rows would belong together."""
+        groups = self.groups
+        return groups if np.ptp(groups) else self.data.groups
 
     @cached_property
     def cells(self) -> pd.DataFrame:
@@ -229,7 +234,7 @@ def default_model(data: Rows, mode: Mode) -> str:
 
 @dataclass(frozen=True)
 class ModelChoice:
-    """The models that judge the labels beside neighbours."""
+    """The models that judge the labels with neighbours."""
 
     network: str | None = "auto"  # a backbone
     trees: tuple[str, ...] = ()
@@ -238,20 +243,17 @@ class ModelChoice:
     @classmethod
     def of(cls, model: str, estimator: Any, data: Rows, mode: Mode) -> ModelChoice:
         """By the name of a choice or of a backbone; auto is `default_model`."""
-        from noiseproof.models.trees import check_installed
+        from noiseproof.models.trees import PACKAGES
 
-        if estimator is not None:
-            check_classifier(estimator)
-            if model == "auto":
-                return cls(None, (), estimator)
-        if model in CHOICES[4:]:
-            check_installed(model)
+        if model == "auto" and estimator is not None:
+            return cls(None, (), estimator)
+        if model in PACKAGES:
             return cls(None, (model,), estimator)
         if model == "auto":
             model = default_model(data, mode)
-        if model in ("trees", "both"):
-            return cls("auto" if model == "both" else None, TREES, estimator)
-        return cls(backbone_of(model), (), estimator)
+        if model == "trees":
+            return cls(None, TREES, estimator)
+        return cls(backbone_of(model), TREES if model == "both" else (), estimator)
 
 
 def gather(
@@ -284,228 +286,168 @@ def gather(
             "Expected columns that vary, got constants alone, by which labels cannot be judged."
         )
     choice = ModelChoice.of(model, estimator, data, mode)
-    if data.labels.are_sets:
-        return _gather_sets(
-            evidence,
-            choice,
-            folds if mode == "thorough" else FAST_FOLDS,
-            mode,
-            seed,
-            clock,
-            **training,
-        )
-    if data.decided is not None and mode == "fast":
-        mode, folds = "thorough", FAST_FOLDS
-    if mode == "fast" and len(data) < FEW and choice.network is not None:
-        evidence = evidence.with_note(
-            f"With {len(data)} rows, one training shows little: a thorough audit finds more, in a"
-            " minute."
-        )
+    is_fast = mode == "fast"
+    if is_fast:
+        folds = FAST_FOLDS
     fold = None
-    if mode == "thorough" or choice != ModelChoice(choice.network):
-        evidence, fold = _split(evidence, folds if mode == "thorough" else FAST_FOLDS, seed)
-    can_spare_network = model == "auto" and len(data) > MANY_ROWS
-
-    def fit(taught: Taught | None = None) -> AuditEvidence:
-        fitted = _fit(
-            evidence, choice, mode, fold, seed, clock, can_spare_network, taught, **training
+    if data.labels.are_sets:
+        fold = question_folds(
+            data.labels.answers,
+            folds=folds,
+            groups=evidence.several_groups,
+            time=data.time,
+            seed=seed,
         )
-        similarities = fitted.data.similarities
-        if similarities is None or fitted.training is None:
-            return fitted
-        joined = consult_witness(fitted.training.pred_probs, similarities, fitted.data.given)
-        return replace(fitted, training=replace(fitted.training, pred_probs=joined))
-
-    first = fit()
-    if first.data.decided is None or first.training is None:
+    else:
+        is_fast = is_fast and data.decided is None
+        if is_fast and len(data) < FEW and choice.network is not None:
+            evidence = evidence.with_note(
+                f"With {len(data)} rows, one training shows little: a thorough audit finds more, in"
+                " a minute."
+            )
+        if not is_fast or choice.trees or choice.estimator is not None:
+            evidence, fold = _split(evidence, folds, seed)
+    can_spare_network = model == "auto" and len(data) > MANY_ROWS
+    fitter = ModelFitter(evidence, choice, is_fast, can_spare_network, fold, seed, clock, training)
+    first = fitter.fit()
+    if first.training is None or first.data.decided is None:
         return first
     taught = _teach(first.data, first.training)
-    return replace(first, training=fit(taught).training, undecided=first.training)
-
-
-def _gather_sets(
-    evidence: AuditEvidence,
-    choice: ModelChoice,
-    folds: int,
-    mode: Mode,
-    seed: int,
-    clock: StageClock,
-    **training: Any,
-) -> AuditEvidence:
-    """Evidence for each label of rows with several of them; a fast audit has fewer folds."""
-    data, groups = evidence.data, evidence.groups
-    groups = groups if groups is not None and np.ptp(groups) else data.groups
-    fold = question_folds(
-        data.labels.answers, folds=folds, groups=groups, time=data.time, seed=seed
-    )
-    answers, progress, x = data.labels.answers.astype(np.int64), clock.progress, data.x
-    assert x is not None
-    near = evidence.surroundings.neighbours or nearest(x, min(VOTERS, len(data) - 1), seed=seed)
-
-    def fit(taught: Taught | None = None) -> Evidence:
-        learned, others = (
-            answers if taught is None else taught.labels,
-            dict[str, NDArray[np.float32]](),
-        )
-        if choice.trees:
-            table = FeatureTable.of_numbers(x) if data.table is None else data.table
-            with clock("trees", is_single_step=False):
-                others |= fit_question_trees(
-                    table,
-                    learned,
-                    fold,
-                    choice.trees,
-                    seed=seed,
-                    fast=mode == "fast",
-                    progress=progress,
-                )
-        if choice.estimator is not None:
-            inputs = estimator_inputs(choice.estimator, data)
-            with clock("estimator", is_single_step=False):
-                others["estimator"] = fit_question_estimator(
-                    choice.estimator, inputs, learned, fold, progress
-                )
-        with clock("training", is_single_step=False):
-            return question_evidence(
-                x,
-                answers,
-                fold,
-                near,
-                others,
-                network=choice.network,
-                seed=seed,
-                progress=progress,
-                taught=taught,
-                **training,
-            )
-
-    first = fit()
-    if data.decided is None:
-        return replace(evidence, training=first)
-    return replace(evidence, training=fit(_teach_sets(data, first)), undecided=first)
-
-
-def _teach_sets(data: Rows, training: Evidence) -> Taught:
-    assert data.decided is not None
-    labels = data.labels.changed(data.decided).answers.astype(np.int64)
-    return Taught(labels, None, training.weights, training.label_weights)
+    return replace(first, training=fitter.fit(taught).training, undecided=first.training)
 
 
 def _teach(data: Rows, training: Evidence) -> Taught:
-    """The decided labels of ``data``, beside soft ones and weights of a ``training`` without
-    them.
-    """
+    """The decided labels of ``data``, with what a ``training`` without them says."""
     assert data.decided is not None
-    decided = np.flatnonzero(data.decided >= 0)
-    labels = data.labels.changed(data.decided).codes
+    changed = data.labels.changed(data.decided)
+    if changed.are_sets:
+        answers = changed.answers.astype(np.int64)
+        return Taught(answers, training.weights, label_weights=training.label_weights)
+    labels = changed.codes
     if training.pred_probs.size > LARGE:
-        return Taught(labels, None, training.weights)
+        return Taught(labels, training.weights)
     truth = soft_labels(torch.from_numpy(data.given), torch.from_numpy(training.pred_probs))
-    truth[torch.from_numpy(decided)] = torch.eye(truth.shape[1])[torch.from_numpy(labels[decided])]
-    return Taught(labels, truth, training.weights)
+    decided = torch.from_numpy(np.flatnonzero(data.decided >= 0))
+    truth[decided] = torch.eye(truth.shape[1])[torch.from_numpy(labels)[decided]]
+    return Taught(labels, training.weights, truth)
 
 
-def _fit(
-    evidence: AuditEvidence,
-    choice: ModelChoice,
-    mode: Mode,
-    fold: NDArray[np.int64] | None,
-    seed: int,
-    clock: StageClock,
-    can_spare_network: bool,
-    taught: Taught | None,
-    **training: Any,
-) -> AuditEvidence:
-    others = _fit_classifiers(evidence, choice, mode, fold, seed, clock, taught)
-    if fold is not None and others and (choice.network is None or can_spare_network):
-        with clock("joining predictions"):
-            predictions = _join(evidence, fold, others, seed, taught)
-        share = sum(predictions.weights[name] for name in others)
-        if choice.network is None:
-            return replace(evidence, training=predictions)
-        if share >= ENOUGH:
-            note = (
-                "No network was trained: among many rows, trees predict labels well enough"
-                f" ({share:.0%} beside "
+@dataclass(frozen=True, eq=False)
+class ModelFitter:
+    """Fits the chosen models to the labels of an audit, and joins their predictions."""
+
+    evidence: AuditEvidence
+    choice: ModelChoice
+    is_fast: bool
+    can_spare_network: bool  # where trees predict the labels well
+    fold: Ints | None  # (N,); None where one network is trained on all rows
+    seed: int
+    clock: StageClock
+    training: Mapping[str, Any]  # further options of the network
+
+    def fit(self, taught: Taught | None = None) -> AuditEvidence:
+        """The evidence with predictions by models that learned the given labels, or the ``taught``
+        ones.
+        """
+        evidence = self.evidence
+        network = self.choice.network
+        others: dict[str, Floats32] = {}
+        if self.fold is not None:
+            others = self._fit_others(self.fold, taught)
+        training = None
+        is_joined = bool(others) and not evidence.data.labels.are_sets
+        if is_joined and (network is None or self.can_spare_network):
+            with self.clock("joining predictions"):
+                training = self._train(None, others, taught)
+            share = sum(training.weights[name] for name in others)
+            if network is not None and share < ENOUGH:
+                training = None
+            elif network is not None:
+                evidence = evidence.with_note(
+                    "No network was trained: among many rows, trees predict labels well enough"
+                    f" ({share:.0%} beside neighbours); --model both trains one."
+                )
+        if training is None:
+            with self.clock("training", is_single_step=False):
+                training = self._train(network, others, taught)
+        if evidence.data.similarities is not None:
+            joined = consult_witness(
+                training.pred_probs, evidence.data.similarities, evidence.data.given
             )
-            return replace(
-                evidence.with_note(f"{note}neighbours); --model both trains one."),
-                training=predictions,
-            )
-    if taught is not None:
-        training["taught"] = taught
-    return _train(
-        evidence, mode, fold, others, seed, clock, model=choice.network or "auto", **training
-    )
+            training = replace(training, pred_probs=joined)
+        return replace(evidence, training=training)
 
-
-def _join(
-    evidence: AuditEvidence,
-    fold: NDArray[np.int64],
-    others: Mapping[str, NDArray[np.float32]],
-    seed: int,
-    taught: Taught | None,
-) -> Evidence:
-    data = evidence.data
-    near = evidence.surroundings.neighbours or nearest(
-        data.x, min(VOTERS, len(data) - 1), seed=seed
-    )
-    return join_with_neighbours(data.x, data.given, len(data.classes), fold, near, others, taught)
-
-
-def _fit_classifiers(
-    evidence: AuditEvidence,
-    choice: ModelChoice,
-    mode: Mode,
-    fold: NDArray[np.int64] | None,
-    seed: int,
-    clock: StageClock,
-    taught: Taught | None,
-) -> dict[str, NDArray[np.float32]]:
-    """Out-of-fold predictions (N, K) of trees and of the user's estimator, by name."""
-    data = evidence.data
-    others: dict[str, NDArray[np.float32]] = {}
-    if fold is None:
+    def _fit_others(self, fold: Ints, taught: Taught | None) -> dict[str, Floats32]:
+        """Out-of-fold predictions (N, K) of trees and of the user's estimator, by name."""
+        data = self.evidence.data
+        num_classes = len(data.classes)
+        estimator = self.choice.estimator
+        kinds = self.choice.trees
+        progress = self.clock.progress
+        learned = _plain_labels(data) if taught is None else taught.labels
+        others: dict[str, Floats32] = {}
+        if kinds:
+            assert data.x is not None
+            table = FeatureTable.of_numbers(data.x) if data.table is None else data.table
+            options: Any = {"seed": self.seed, "fast": self.is_fast, "progress": progress}
+            with self.clock("trees", is_single_step=False):
+                if data.labels.are_sets:
+                    others |= fit_question_trees(table, learned, fold, kinds, **options)
+                else:
+                    tree_fold = self._fold_of_trees(fold)
+                    others |= fit_trees(table, learned, num_classes, tree_fold, kinds, **options)
+        if estimator is not None:
+            inputs = estimator_inputs(estimator, data)
+            with self.clock("estimator", is_single_step=False):
+                if data.labels.are_sets:
+                    probs = fit_question_estimator(estimator, inputs, learned, fold, progress)
+                else:
+                    probs = cross_fit(
+                        estimator, inputs, learned, num_classes, fold, progress=progress
+                    )
+            others["estimator"] = probs
         return others
-    labels = data.given if taught is None else taught.labels
-    if choice.trees:
-        assert data.x is not None
-        table, trees_fold = (
-            FeatureTable.of_numbers(data.x) if data.table is None else data.table,
-            fold,
+
+    def _fold_of_trees(self, fold: Ints) -> Ints:
+        """Fewer folds for many rows, of which two thirds are enough to fit trees on."""
+        data = self.evidence.data
+        if len(data) <= MANY_ROWS or fold.max() < FAST_FOLDS:
+            return fold
+        groups = self.evidence.several_groups
+        large = make_folds(
+            data.given, folds=FAST_FOLDS, groups=groups, time=data.time, seed=self.seed
         )
-        # two thirds of the rows are enough to fit trees on
-        if len(data) > MANY_ROWS and fold.max() >= FAST_FOLDS:
-            groups = evidence.groups
-            groups = data.groups if groups is not None and not np.ptp(groups) else groups
-            large_folds = make_folds(
-                data.given, folds=FAST_FOLDS, groups=groups, time=data.time, seed=seed
-            )
-            # else trees would exclude such a class
-            if not in_one_fold(data.given, large_folds).any():
-                trees_fold = large_folds
-        with clock("trees", is_single_step=False):
-            others |= fit_trees(
-                table,
-                labels,
-                len(data.classes),
-                trees_fold,
-                choice.trees,
-                seed=seed,
-                fast=mode == "fast",
-                progress=clock.progress,
-            )
-    if choice.estimator is not None:
-        with clock("estimator", is_single_step=False):
-            others["estimator"] = cross_fit(
-                choice.estimator,
-                estimator_inputs(choice.estimator, data),
-                labels,
-                len(data.classes),
-                fold,
-                progress=clock.progress,
-            )
-    return others
+        # trees would exclude a class that lies in one fold
+        return fold if in_one_fold(data.given, large).any() else large
+
+    def _train(
+        self, network: str | None, others: Mapping[str, Any], taught: Taught | None
+    ) -> Evidence:
+        """Predictions of the ``network``, if any, joined with neighbours and ``others``."""
+        data = self.evidence.data
+        num_classes = len(data.classes)
+        labels = _plain_labels(data)
+        options: dict[str, Any] = {
+            **self.training,
+            "model": network,
+            "others": others,
+            "neighbours": self.evidence.surroundings.neighbours,
+            "seed": self.seed,
+            "progress": self.clock.progress,
+        }
+        if data.labels.are_sets:
+            return question_evidence(data.x, labels, self.fold, taught=taught, **options)
+        if not self.is_fast or network is None:
+            return cross_validate(data.x, labels, num_classes, self.fold, taught=taught, **options)
+        if data.groups is not None:
+            # found in other groups: neighbours of its own do not vote on a row
+            options["neighbours"] = None
+        return watch_training(data.x, labels, num_classes, groups=self.evidence.groups, **options)
+
+
+def _plain_labels(data: Rows) -> Ints:
+    """Class numbers (N,), or answers (N, K) of several labels a row."""
+    return data.labels.answers.astype(np.int64) if data.labels.are_sets else data.given
 
 
 def estimator_inputs(estimator: Any, data: Rows) -> Any:
@@ -517,39 +459,6 @@ def estimator_inputs(estimator: Any, data: Rows) -> Any:
     if is_pipeline and data.table is not None and (frame := data.table.frame) is not None:
         return frame.read() if isinstance(frame, ParquetColumns) else frame
     return data.x
-
-
-def _train(
-    evidence: AuditEvidence,
-    mode: Mode,
-    fold: NDArray[np.int64] | None,
-    others: Mapping[str, Any],
-    seed: int,
-    clock: StageClock,
-    **training: Any,
-) -> AuditEvidence:
-    data = evidence.data
-    neighbours = evidence.surroundings.neighbours
-    if mode == "thorough":
-        train: Any = cross_validate
-        training["folds"] = fold
-    else:
-        train, training["groups"] = watch_training, evidence.groups
-        # With groups, neighbours are searched for in other groups: those of its own do not vote on
-        # a row.
-        neighbours = neighbours if data.groups is None else None
-    with clock("training", is_single_step=False):
-        predictions = train(
-            data.x,
-            data.given,
-            len(data.classes),
-            seed=seed,
-            neighbours=neighbours,
-            progress=clock.progress,
-            others=others,
-            **training,
-        )
-    return replace(evidence, training=predictions)
 
 
 def _survey(data: Rows, seed: int, clock: StageClock) -> AuditEvidence:
@@ -576,9 +485,7 @@ def _survey(data: Rows, seed: int, clock: StageClock) -> AuditEvidence:
     return evidence
 
 
-def _split(
-    evidence: AuditEvidence, folds: int, seed: int
-) -> tuple[AuditEvidence, NDArray[np.int64]]:
+def _split(evidence: AuditEvidence, folds: int, seed: int) -> tuple[AuditEvidence, Ints]:
     """Folds that keep groups and near-duplicates together, and the evidence without rows whose
     class is in one fold.
 
@@ -586,10 +493,10 @@ def _split(
     """
     data, groups = evidence.data, evidence.groups
 
-    def split(groups: NDArray[np.int64] | None) -> NDArray[np.int64]:
+    def split(groups: Ints | None) -> Ints:
         return make_folds(data.given, folds=folds, groups=groups, time=data.time, seed=seed)
 
-    fold = split(groups) if groups is not None and np.ptp(groups) else np.zeros(len(data), np.int64)
+    fold = split(groups) if np.ptp(groups) else np.zeros(len(data), np.int64)
     alone = in_one_fold(data.given, fold)
     if alone.any():
         loose = split(data.groups)

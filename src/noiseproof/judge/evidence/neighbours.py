@@ -9,6 +9,7 @@ import logging
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from noiseproof.core.arrays import Bools, Floats, Floats32, Ints
 from noiseproof.core.checks import check_count
 from noiseproof.core.cluster import map_jobs
 from noiseproof.core.messages import Brief, install_command
@@ -30,7 +32,6 @@ TARGET, SAMPLE = 0.92, 256  # recall that an approximate search aims at, on this
 MAX_COMPARED = 12_288
 MIN_OUTLIER = 1.5  # score of an outlier
 BLOCK = 2**20  # numbers of an intermediate result, so that it stays in the cache
-Ints = NDArray[np.int64]
 CHANCE = 1e-3  # how often chance alone may bring two rows as close as a near-duplicate
 CLOSEST = 0.1  # and never farther than this share of the distance to the last neighbour
 
@@ -40,7 +41,7 @@ class Neighbours(Brief):
     """The k nearest other rows of each of N rows, nearest first."""
 
     index: NDArray[np.int32]  # (N, k)
-    distance: NDArray[np.float32]  # (N, k)
+    distance: Floats32  # (N, k)
     # share of the true neighbours that were found, measured on a sample; 1 where exact
     recall: float
 
@@ -101,10 +102,7 @@ def nearest(
             return _Lists(faiss, x, group, k, seed).search_all(tell)
         finally:
             faiss.omp_set_num_threads(threads)
-    rows = torch.arange(len(x))
-    index = _compare_all(x, rows, k, group)
-    distance, order = _distances(x, rows, index).sort(dim=1, stable=True)
-    return Neighbours(index.gather(1, order).to(torch.int32).numpy(), distance.numpy(), 1.0)
+    return Neighbours(*_compare_all(x, torch.arange(len(x)), k, group), 1.0)
 
 
 def _import_faiss(num_rows: int) -> Any:
@@ -123,9 +121,11 @@ def _import_faiss(num_rows: int) -> Any:
         return None
 
 
-def _compare_all(x: Tensor, rows: Tensor, k: int, group: Tensor | None) -> Tensor:
-    """Return the nearest of all rows of other groups to ``rows``, (n, k); the row itself where
-    there are too few.
+def _compare_all(
+    x: Tensor, rows: Tensor, k: int, group: Tensor | None
+) -> tuple[NDArray[np.int32], Floats32]:
+    """Return the nearest of all rows of other groups to ``rows``, and their distances, (n, k); the
+    row itself where there are too few.
     """
     square = x.square().sum(1)
     # Few rows of a large matrix at once would read all of it again and again.
@@ -143,7 +143,8 @@ def _compare_all(x: Tensor, rows: Tensor, k: int, group: Tensor | None) -> Tenso
             apart.masked_fill_(group[part, None] == group, math.inf)
         far, nearest_rows = apart.topk(k, 1, largest=False)
         index[i : i + step] = torch.where(far == math.inf, part[:, None], nearest_rows)
-    return index
+    distance, order = _distances(x, rows, index).sort(dim=1, stable=True)
+    return index.gather(1, order).to(torch.int32).numpy(), distance.numpy()
 
 
 def _distances(x: Tensor, rows: Tensor, index: Tensor) -> Tensor:
@@ -162,30 +163,16 @@ def _distances(x: Tensor, rows: Tensor, index: Tensor) -> Tensor:
 class _Lists:
     """Rows in lists around centroids (``IndexIVFFlat`` of FAISS), to find the ``k`` nearest ones of
     other groups.
-
-    Inside, rows are numbered in the order of their groups, so that each group is a range of
-    numbers.
     """
 
     def __init__(self, faiss: Any, x: Tensor, group: Tensor | None, k: int, seed: int) -> None:
         N, F = x.shape
         self.faiss = faiss
         self.k = k
-        self.row: Tensor | None = None  # (N,): number → row
         self.x = x.contiguous()
-        if group is None:
-            self.group = torch.arange(N)
-        else:
-            self.row = group.argsort(stable=True)
-            self.x = x[self.row]
-            self.group = group[self.row]
-        sizes = torch.bincount(self.group)
-        self.largest = int(sizes.max())
-        # (N,): the range of numbers of the row's group
-        self.end = sizes.cumsum(0)[self.group].numpy()
-        self.start = self.end - sizes[self.group].numpy()
-        # (N,): neighbours that a row can have
-        self.enough = np.minimum(k, N - (self.end - self.start))
+        self.apart = group
+        self.group = np.arange(N) if group is None else group.numpy()
+        self.sizes = np.bincount(self.group)
         self.num_lists: int = max(1, round(N**0.75 / 8))
         self.index = faiss.IndexIVFFlat(faiss.IndexFlatL2(F), F, self.num_lists)
         clustering = self.index.cp
@@ -211,12 +198,11 @@ class _Lists:
             lists += max(1, lists // 5)
         return min(lists, self.num_lists)
 
-    def _farthest(self, rows: Tensor) -> NDArray[np.float32]:
+    def _farthest(self, rows: Tensor) -> Floats32:
         """Return the distance of the k-th true neighbour of ``rows``, (n, 1); infinite where there
         are fewer.
         """
-        true = _compare_all(self.x, rows, self.k, None if self.row is None else self.group)
-        return _distances(self.x, rows, true).amax(1, True).numpy()
+        return _compare_all(self.x, rows, self.k, self.apart)[1][:, -1:]
 
     def search_all(self, tell: Callable[[int, int], None]) -> Neighbours:
         """Find the nearest rows of all rows."""
@@ -236,61 +222,37 @@ class _Lists:
             index[part], distance[part] = near
             searched += len(part)
             tell(searched, N)
-        self._search_wider(index, distance)
+        # the lists of a row may hold its own group alone
+        possible = np.minimum(self.k, N - self.sizes[self.group])
+        few = np.flatnonzero(np.isfinite(distance).sum(1) < possible)
+        if len(few):
+            found = _compare_all(self.x, torch.from_numpy(few), self.k, self.apart)
+            index[few], distance[few] = found
         sample = self.samples[1]
-        recall = _share(distance[sample.numpy()], self._farthest(sample))
-        if self.row is not None:
-            number = self.row.argsort().numpy()
-            index = self.row.numpy().astype(np.int32)[index[number]]
-            distance = distance[number]
-        return Neighbours(index, distance, recall)
+        return Neighbours(index, distance, _share(distance[sample.numpy()], self._farthest(sample)))
 
-    def search(
-        self, rows: NDArray[np.int64], lists: int, others: Any = None
-    ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-        """Find the nearest (of ``others``) in some lists to ``rows``; the row itself where there
-        are too few, (n, k).
+    def search(self, rows: Ints, lists: int) -> tuple[NDArray[np.int32], Floats32]:
+        """Find the nearest in some lists to ``rows``; the row itself where there are too few, (n,
+        k).
         """
+        own = min(int(self.sizes.max()), 3 * self.k)  # the row, and rows of its group
         # The lists of common values are long: so the number of rows is limited, too.
-        limit = 0
-        own = 0
-        if others is None:
-            own = min(self.largest, 3 * self.k)  # the row, and rows of its group
-            if lists < self.num_lists:
-                limit = MAX_COMPARED
-        options = self.faiss.SearchParametersIVF(nprobe=lists, max_codes=limit, sel=others)
+        limit = MAX_COMPARED if lists < self.num_lists else 0
+        options = self.faiss.SearchParametersIVF(nprobe=lists, max_codes=limit)
         vectors = self.x[torch.from_numpy(rows)].numpy()
         square, index = self.index.search(vectors, self.k + own, params=options)
-        is_own = ((index >= self.start[rows, None]) & (index < self.end[rows, None])) | (index < 0)
+        is_own = (self.group[index] == self.group[rows, None]) | (index < 0)
         index = np.where(is_own, rows[:, None], index).astype(np.int32)
         distance = np.where(is_own, np.float32(np.inf), np.sqrt(square))
         first = np.argsort(is_own, axis=1, kind="stable")[:, : self.k]
         return np.take_along_axis(index, first, 1), np.take_along_axis(distance, first, 1)
 
-    def _search_wider(self, index: NDArray[np.int32], distance: NDArray[np.float32]) -> None:
-        """Search in more lists, and only in other groups, for rows with too few neighbours."""
-        rows = np.flatnonzero(np.isfinite(distance).sum(1) < self.enough)
-        if not len(rows):
-            return
-        for part in np.split(rows, np.flatnonzero(np.diff(self.start[rows])) + 1):
-            group = self.faiss.IDSelectorRange(int(self.start[part[0]]), int(self.end[part[0]]))
-            others = self.faiss.IDSelectorNot(group)
-            lists = self.lists
-            while len(part):
-                index[part], distance[part] = self.search(part, lists, others)
-                part = part[np.isfinite(distance[part]).sum(1) < self.enough[part]]
-                if lists >= self.num_lists:
-                    break
-                lists = min(4 * lists, self.num_lists)
 
-
-def _search_part(
-    rows: NDArray[np.int64], index: _Lists
-) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+def _search_part(rows: Ints, index: _Lists) -> tuple[NDArray[np.int32], Floats32]:
     return index.search(rows, index.lists)
 
 
-def _share(distance: NDArray[np.float32], farthest: NDArray[np.float32]) -> float:
+def _share(distance: Floats32, farthest: Floats32) -> float:
     """Return the share of neighbours (n, k) that are not farther away than the ``farthest`` true
     one (n, 1): copies tie.
     """
@@ -299,7 +261,7 @@ def _share(distance: NDArray[np.float32], farthest: NDArray[np.float32]) -> floa
 
 def neighbour_votes(
     labels: Any, neighbours: Neighbours, num_classes: int, *, apart: Any = None, given: Any = None
-) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+) -> tuple[Floats32, Floats32]:
     """Class probabilities by votes of the neighbours (N, K), and the share of these with the row's
     own label (N,).
 
@@ -334,9 +296,7 @@ def neighbour_votes(
     return votes.numpy(), agreement.numpy()
 
 
-def outlier_scores(
-    neighbours: Neighbours, is_duplicate: NDArray[np.bool_]
-) -> tuple[NDArray[np.float32], float]:
+def outlier_scores(neighbours: Neighbours, is_duplicate: Bools) -> tuple[Floats32, float]:
     """Return how far each row is from its neighbours over how far these are from theirs, (N,), and
     the cut.
 
@@ -359,42 +319,30 @@ class Duplicates(Brief):
     """Rows that are nearly the same as others."""
 
     group: Ints  # (N,): equal for rows that are nearly the same; −1 for a unique row
-    conflict: NDArray[np.bool_]  # (N,): the labels of its group differ
+    conflict: Bools  # (N,): the labels of its group differ
     common: int  # rows with frequent inputs, of which equality means nothing
 
     @property
-    def is_duplicate(self) -> NDArray[np.bool_]:
+    def is_duplicate(self) -> Bools:
         """(N,)"""
         return self.group >= 0
 
 
-def same_rows(x: NDArray[np.float32], unlike: Ints | None = None) -> Ints:
-    """The first row that equals each row, also in ``unlike`` (N,) if given, (N,): by hashes,
-    verified bit by bit.
-    """
-    n = len(x)
-    bits = np.ascontiguousarray(x + np.float32(0)).view(np.uint32)  # + 0: −0 becomes 0
-    weights = np.random.default_rng(0).integers(0, 2**63, bits.shape[1], dtype=np.uint64) * 2 + 1
-    hashes = np.zeros(n, np.uint64)
-    for column, weight in zip(bits.T, weights, strict=True):  # no (N, D) array of 64 bits
-        hashes = (hashes ^ column) * weight
-        hashes ^= hashes >> np.uint64(29)
-    order = np.argsort(hashes, kind="stable")
-    same = np.concatenate([[False], hashes[order[1:]] == hashes[order[:-1]]])
-    pairs = np.flatnonzero(same)
-    same[pairs] = (bits[order[pairs]] == bits[order[pairs - 1]]).all(1)
-    start = np.maximum.accumulate(np.where(same, 0, np.arange(n)))  # of each run of equal rows
-    first = np.empty(n, np.int64)
-    first[order] = order[start]
-    if unlike is not None:
-        pairs = np.stack([first, unlike])
-        _, at, kind = np.unique(pairs, axis=1, return_index=True, return_inverse=True)
-        return np.asarray(at[kind.ravel()])
-    return first
+def same_rows(x: Floats32, unlike: Ints | None = None) -> Ints:
+    """The first row that equals each row, also in ``unlike`` (N,) if given, (N,): by digests."""
+    kinds = np.zeros(len(x), np.int64) if unlike is None else unlike
+    rows = np.ascontiguousarray(x + np.float32(0))  # −0 becomes 0
+    digests = (
+        blake2b(row, digest_size=8, salt=kind.tobytes()).digest()
+        for row, kind in zip(rows, kinds, strict=True)
+    )
+    keys = np.frombuffer(b"".join(digests), np.uint64)
+    _, first, number = np.unique(keys, return_index=True, return_inverse=True)
+    return np.asarray(first[number])
 
 
 def find_duplicates(
-    x: NDArray[np.float32],
+    x: Floats32,
     labels: Ints,
     neighbours: Neighbours | None = None,
     unlike: Ints | None = None,
@@ -410,11 +358,7 @@ def find_duplicates(
     """
     first = same_rows(x, unlike)
     n = len(x)
-    _, sizes = np.unique(first, return_counts=True)
-    most = max(20, n // 100)
-    size = np.zeros(n, np.int64)
-    size[np.unique(first)] = sizes
-    common = size[first] > most
+    common = np.bincount(first)[first] > max(20, n // 100)
     edges = [np.stack([np.arange(n), first])[:, (first != np.arange(n)) & ~common]]
     if neighbours is not None and neighbours.index.shape[1] > 1:
         near = _near(neighbours, common)
@@ -431,7 +375,7 @@ def find_duplicates(
     )
 
 
-def near_limit(neighbours: Neighbours, chance: float = CHANCE) -> NDArray[np.float64]:
+def near_limit(neighbours: Neighbours, chance: float = CHANCE) -> Floats:
     """The distance below which another row is a near-duplicate of each row, (N,); 0 where none can
     be told.
     """
@@ -449,7 +393,7 @@ def near_limit(neighbours: Neighbours, chance: float = CHANCE) -> NDArray[np.flo
     return np.asarray(np.maximum(ratio * far, ratio * CLOSEST * np.median(far[usual])))
 
 
-def _near(neighbours: Neighbours, common: NDArray[np.bool_]) -> Ints:
+def _near(neighbours: Neighbours, common: Bools) -> Ints:
     """Pairs (2, E) of rows that are closer than by chance."""
     distance, limit = neighbours.distance.astype(np.float64), near_limit(neighbours)
     if not limit.any():

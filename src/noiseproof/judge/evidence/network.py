@@ -6,15 +6,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from noiseproof.accelerate import Job, fit_many
 from noiseproof.accelerate.networks import Stack
+from noiseproof.core.arrays import Floats, Floats32, Ints
 from noiseproof.core.checks import check_count, check_labels
 from noiseproof.core.cluster import is_distributed, map_jobs
 from noiseproof.core.messages import Brief, Progress
@@ -46,6 +46,7 @@ ONE_UNIT = 100.0
 CLIP = 10.0  # deviations
 # rows per column below which one training memorises too many wrong labels to count them by
 WIDE = 100
+AVERAGED = ("probs", "missed", "doubt")  # over the epochs of a training
 CORRECTED = ", corrected"  # of a model fitted to soft labels, after its name
 MANY = 20_000  # rows beyond which the number of epochs falls faster
 LARGE = 50_000_000  # probabilities N·K beyond which there is no second round
@@ -60,13 +61,13 @@ class Taught:
     that saw no decision.
     """
 
-    labels: NDArray[np.int64]  # (N,), or answers (N, K): the decided label, else the given one
+    labels: Ints  # (N,), or answers (N, K): the decided label, else the given one
+    weights: Mapping[str, float]  # of the models, by name
     # (N, K): P(true k) without decisions, of a decided row 1 for its label; None of many rows, and
     # of several labels
-    truth: Tensor | None
-    weights: Mapping[str, float]  # of the models, by name
+    truth: Tensor | None = None
     # (K, M + 1), of several labels a row: those of `join_answers`
-    label_weights: NDArray[np.float64] | None = None
+    label_weights: Floats | None = None
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -75,24 +76,23 @@ class Evidence(Brief):
     of each label.
     """
 
-    pred_probs: NDArray[np.float32]  # (N, K): averaged over epochs, models and neighbours' votes
-    features: NDArray[np.float32] | None  # (N, F): the inputs of the models
+    pred_probs: Floats32  # (N, K): averaged over epochs, models and neighbours' votes
     # (N,): share of epochs in which the given label was not predicted
-    unlearned: NDArray[np.float32] | None = None
+    unlearned: Floats32 | None = None
     # (N,) in [0, 1]: noise that the head predicts (LN's Σ, 1 − NAL's τ)
-    doubt: NDArray[np.float32] | None = None
+    doubt: Floats32 | None = None
     # (N,): share of neighbours with the given label; or (N, K)
-    neighbour_agreement: NDArray[np.float32] | None = None
+    neighbour_agreement: Floats32 | None = None
     # (N, K): predictions for training rows, averaged over the epochs
-    dynamics: NDArray[np.float32] | None = None
+    dynamics: Floats32 | None = None
     # (N,): the most likely class, without the row's own label; or (N, K)
-    guess: NDArray[np.int64] | None = None
+    guess: Ints | None = None
     # (N,): neighbours' share for it, where models saw the label
-    guess_confidence: NDArray[np.float32] | None = None
+    guess_confidence: Floats32 | None = None
     # of the models and neighbours in pred_probs
     weights: Mapping[str, float] = field(default_factory=dict)
     # (K, M + 1), of several labels a row: those of `join_answers`
-    label_weights: NDArray[np.float64] | None = None
+    label_weights: Floats | None = None
 
 
 def cross_validate(
@@ -102,13 +102,13 @@ def cross_validate(
     folds: Any,
     *,
     method: str = METHOD,
-    model: str = "auto",
+    model: str | None = "auto",
     epochs: int | None = None,
     seed: int = 0,
     progress: Progress | None = None,
     device: torch.device | str | None = None,
     neighbours: Neighbours | None = None,
-    others: Mapping[str, NDArray[np.float32]] | None = None,
+    others: Mapping[str, Floats32] | None = None,
     taught: Taught | None = None,
 ) -> Evidence:
     """Out-of-sample evidence in two rounds: models and neighbours of other folds predict each row.
@@ -123,6 +123,7 @@ def cross_validate(
 
     Args:
         folds: (N,) integers; a row is predicted without the rows of its own fold.
+        model: None for neighbours and ``others`` alone.
         epochs: by default 150/N^¼, at most 40; beyond 20 000 rows it falls as 1/√N, to 4.
         neighbours: of the rows of ``x``; by default they are searched for.
         others: out-of-sample predictions (N, K) of other models, by name.
@@ -135,47 +136,43 @@ def cross_validate(
             f"Expected `folds` of shape ({len(given)},) with two values or more, got {fold.shape}."
         )
     has_second_round = len(given) * num_classes <= LARGE
-    number = torch.from_numpy(np.unique(fold, return_inverse=True)[1])
-    runs = len(fold_ids) * (3 if has_second_round else 2)
     learned = given if taught is None else torch.from_numpy(taught.labels)
-    trainer = Trainer(inputs, given, num_classes, epochs, seed, device, progress, runs, learned)
-    near = neighbours or _neighbours(inputs, seed)
-    model = MODEL if model == "auto" else model
-
-    robust, linear = trainer.train([(method, model, number), ("ce", LINEAR, number)])
+    near = neighbours or find_neighbours(inputs, seed)
     own = None if taught is None else given
     votes, agreement = neighbour_votes(learned, near, num_classes, apart=fold, given=own)
-    first = {
-        "network": robust.pred_probs,
-        "linear": linear.pred_probs,
-        "neighbours": votes,
-        **(others or {}),
-    }
-    probs, weights = _combined(given, first, others, taught)
+
+    predictions = {}
+    evidence = Evidence(votes)
+    dynamics = None
+    if model is not None:
+        model = MODEL if model == "auto" else model
+        number = torch.from_numpy(np.unique(fold, return_inverse=True)[1])
+        runs = len(fold_ids) * (3 if has_second_round else 2)
+        trainer = Trainer(inputs, given, num_classes, epochs, seed, device, progress, runs, learned)
+        evidence, linear = trainer.train([(method, model, number), ("ce", LINEAR, number)])
+        predictions = {"network": evidence.pred_probs, "linear": linear.pred_probs}
+        if not others:
+            assert evidence.dynamics is not None and linear.dynamics is not None
+            dynamics = _mean([evidence.dynamics, linear.dynamics])
+    predictions |= {"neighbours": votes, **(others or {})}
+    probs, weights = _combined(given, predictions, others, taught)
     # in the second round a row's own label has some influence, by its neighbours' soft labels
     guess = probs.argmax(1)
-    predictions = first
     if has_second_round:
-        truth = (
-            soft_labels(given, torch.from_numpy(probs))
-            if taught is None or taught.truth is None
-            else taught.truth
-        )
+        truth = None if taught is None else taught.truth
+        if truth is None:
+            truth = soft_labels(given, torch.from_numpy(probs))
         votes = neighbour_votes(truth, near, num_classes, apart=fold, given=own)[0]
-        (second,) = trainer.train([("ce", model, number)], truth)
-        predictions = {
-            **first,
-            f"neighbours{CORRECTED}": votes,
-            f"network{CORRECTED}": second.pred_probs,
-        }
+        predictions[f"neighbours{CORRECTED}"] = votes
+        if model is not None:
+            (second,) = trainer.train([("ce", model, number)], truth)
+            predictions[f"network{CORRECTED}"] = second.pred_probs
         probs, weights = _combined(given, predictions, others, taught)
-    assert robust.dynamics is not None and linear.dynamics is not None
     return replace(
-        robust,
+        evidence,
         pred_probs=probs,
-        features=inputs.flatten(1).numpy(),
         neighbour_agreement=agreement,
-        dynamics=None if others else _mean([robust.dynamics, linear.dynamics]),
+        dynamics=dynamics,
         guess=guess,
         weights=weights,
     )
@@ -194,7 +191,7 @@ def watch_training(
     device: torch.device | str | None = None,
     neighbours: Neighbours | None = None,
     groups: Any = None,
-    others: Mapping[str, NDArray[np.float32]] | None = None,
+    others: Mapping[str, Floats32] | None = None,
 ) -> Evidence:
     """Evidence from one training on all rows: the predictions of each step before it learns from
     its rows.
@@ -211,7 +208,7 @@ def watch_training(
     fold = _thirds(inputs, given, groups, seed)
     runs = 2 if fold is None else 2 + int(fold.max())
     trainer = Trainer(inputs, given, num_classes, epochs, seed, device, progress, runs)
-    near = neighbours or _neighbours(inputs, seed, given, groups)
+    near = neighbours or find_neighbours(inputs, seed, given, groups)
     robust, linear = trainer.train(
         [(method, MODEL if model == "auto" else model, None), ("ce", LINEAR, fold)]
     )
@@ -231,7 +228,6 @@ def watch_training(
     return replace(
         robust,
         pred_probs=probs,
-        features=inputs.flatten(1).numpy(),
         neighbour_agreement=agreement,
         dynamics=None if linear.dynamics is None else _mean([robust.pred_probs, linear.dynamics]),
         guess=guess,
@@ -261,10 +257,10 @@ def soft_labels(given: Tensor, probs: Tensor) -> Tensor:
 
 def _combined(
     given: Tensor,
-    predictions: Mapping[str, NDArray[np.float32]],
-    others: Mapping[str, NDArray[np.float32]] | None,
+    predictions: Mapping[str, Floats32],
+    others: Mapping[str, Floats32] | None,
     taught: Taught | None,
-) -> tuple[NDArray[np.float32], Mapping[str, float]]:
+) -> tuple[Floats32, Mapping[str, float]]:
     """The mixture of all predictions and its weights: by the likelihood of the labels with
     ``others``, else equal.
     """
@@ -275,7 +271,7 @@ def _combined(
     return _mean([*predictions.values()]), dict.fromkeys(predictions, 1 / len(predictions))
 
 
-def _mean(tables: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
+def _mean(tables: Sequence[Floats32]) -> Floats32:
     total = tables[0].copy()
     for table in tables[1:]:
         total += table
@@ -321,7 +317,7 @@ def prepare_inputs(x: Any, labels: Any, num_classes: int) -> tuple[Tensor, Tenso
     return centred.div_(unit).clamp_(-CLIP, CLIP), given
 
 
-def _neighbours(
+def find_neighbours(
     inputs: Tensor, seed: int, given: Tensor | None = None, groups: Any = None
 ) -> Neighbours:
     near = nearest(inputs.flatten(1).numpy(), min(VOTERS, len(inputs) - 1), seed=seed, apart=groups)
@@ -351,45 +347,20 @@ class _Training:
     method: str
     model: str
     fold: Tensor | None  # (N,), None for one run on all rows
-    folds: int
     is_stacked: bool  # whether all folds train as one network
     number: int  # of the first run, from which its seed is derived
-    only: int | None = None  # the one fold to leave out; by default all in turn
-
-    @property
-    def left_out(self) -> Sequence[int]:
-        return range(self.folds) if self.only is None else (self.only,)
 
     @property
     def runs(self) -> int:
-        return max(1, len(self.left_out))
-
-    def parts(self) -> list[_Training]:
-        """Trainings that do not depend on each other."""
-        if self.is_stacked or self.fold is None:
-            return [self]
-        return [replace(self, number=self.number + i, only=i) for i in range(self.folds)]
+        return 1 if self.fold is None else int(self.fold.max()) + 1
 
 
-@dataclass(frozen=True)
-class _LeftOut:
-    """Predictions of a run for the rows of the fold that it left out, and their sums for those it
-    trained on.
-    """
-
-    evidence: Evidence
-    # (n, K) probabilities, and how often each row was seen (n, 1)
-    sums: tuple[Tensor, Tensor] | None
-
-
-def _train(
-    training: _Training, trainer: Trainer, truth: Tensor | None
-) -> Sequence[Evidence | _LeftOut]:
+def _train(training: _Training, trainer: Trainer, truth: Tensor | None) -> Evidence:
     if training.is_stacked:
-        return [trainer.together(training, truth)]
-    return (
-        [trainer.watch(training)] if training.fold is None else trainer.leave_out(training, truth)
-    )
+        return trainer.together(training, truth)
+    if training.fold is None:
+        return trainer.watch(training)
+    return trainer.leave_out(training, training.fold, truth)
 
 
 class Trainer:
@@ -435,27 +406,20 @@ class Trainer:
         """
         planned = [self._plan(*each) for each in wanted]
         # a GPU of this machine is faster than tasks
-        is_spread = is_distributed() and self.device.type == "cpu"
-        if not is_spread:
-            return [self._evidence(training, _train(training, self, truth)) for training in planned]
-        parts = [training.parts() for training in planned]
-        results = map_jobs(_train, [part for each in parts for part in each], self, truth)
+        if not is_distributed() or self.device.type != "cpu":
+            return [_train(training, self, truth) for training in planned]
         evidence = []
-        for training, each in zip(planned, parts, strict=True):
-            outcomes: list[Evidence | _LeftOut] = []
-            for part in each:
-                outcomes += next(results)
-                self._count_epochs(self.epochs * part.runs)
-            evidence.append(self._evidence(training, outcomes))
+        for training, found in zip(planned, map_jobs(_train, planned, self, truth), strict=True):
+            self._count_epochs(self.epochs * training.runs)
+            evidence.append(found)
         return evidence
 
     def _plan(self, method: str, model: str, fold: Tensor | None) -> _Training:
         """A training of the folds: together where method and model allow it, else one run for
         each.
         """
-        folds = 0 if fold is None else int(fold.max()) + 1
         is_stacked = self._make_stack(method, model, 1, 0) is not None
-        training = _Training(method, model, fold, folds, is_stacked, self.num_jobs + 1)
+        training = _Training(method, model, fold, is_stacked, self.num_jobs + 1)
         self.num_jobs += 1 if is_stacked else training.runs
         return training
 
@@ -476,93 +440,56 @@ class Trainer:
 
     def together(self, training: _Training, truth: Tensor | None) -> Evidence:
         """Evidence from one stacked training of all folds."""
-        made = self._make_stack(training.method, training.model, training.folds, training.number)
+        made = self._make_stack(training.method, training.model, training.runs, training.number)
         assert made is not None
         parts, settings, stack = made
         data = self.data.to(self.device)
         fold = torch.full((len(data),), -1) if training.fold is None else training.fold
         target = (self.learned if truth is None else truth).to(self.device)
-        target = target.float() if target.dim() == 2 else target
         averages = train_folds(
             stack,
             parts.loss.to(self.device),
             data,
-            target,
+            target.float() if target.dim() == 2 else target,
             fold.to(self.device),
             settings,
             lambda: self._count_epochs(training.runs),
         )
-        tables = (
-            each.cpu().numpy()
-            for each in (averages.probs, averages.missed, averages.doubt, averages.dynamics)
-        )
-        probs, missed, doubt, dynamics = tables
-        return Evidence(
-            probs, None, missed, doubt, dynamics=None if training.fold is None else dynamics
-        )
+        probs, missed, doubt, dynamics = (each.cpu().numpy() for each in averages)
+        return Evidence(probs, missed, doubt, dynamics=None if training.fold is None else dynamics)
 
     def watch(self, training: _Training) -> Evidence:
         """Evidence from one run on all rows."""
-        job = self._job(
-            self.data, training.method, training.model, [TrainingAverages()], training.number
-        )
-        (result,) = self._run([job])
-        return _evidence(result.strategies[-1])
+        (result,) = self._run([self._job(self.data, training, [TrainingAverages()])])
+        averages: Any = result.strategies[-1]
+        return Evidence(*(averages.mean(name).cpu().numpy() for name in AVERAGED))
 
-    def leave_out(self, training: _Training, truth: Tensor | None) -> list[_LeftOut]:
-        """What runs without each of the folds predict for its rows, and for those that they train
-        on.
+    def leave_out(self, training: _Training, fold: Tensor, truth: Tensor | None) -> Evidence:
+        """Evidence from a run without the rows of each fold; dynamics, on the given labels alone,
+        from the runs that train on a row.
         """
-        data, fold, jobs = self.data, training.fold, []
-        assert fold is not None
-        for i, left_out in enumerate(training.left_out):
-            rows, held_out = (
-                (mask).nonzero()[:, 0] for mask in (fold != left_out, fold == left_out)
-            )
-            extra: list[Strategy] = (
-                [TrainingAverages()] if truth is None else [FixedTargets(truth[rows])]
-            )
-            extra.append(HeldOutAverages(take(data.x, held_out), data.given[held_out]))
-            learned = replace(data, given=self.learned).subset(rows)
-            jobs.append(
-                self._job(learned, training.method, training.model, extra, training.number + i)
-            )
-        outcomes = []
-        for result in self._run(jobs):
-            seen = result.strategies[-2]
-            sums = (
-                (seen.probs.cpu(), seen.sums[:, :1].cpu())
-                if isinstance(seen, TrainingAverages)
-                else None
-            )
-            outcomes.append(_LeftOut(_evidence(result.strategies[-1]), sums))
-        return outcomes
-
-    def _evidence(self, training: _Training, outcomes: Sequence[Evidence | _LeftOut]) -> Evidence:
-        if isinstance(outcomes[0], Evidence):
-            return outcomes[0]
-        parts, fold = [part for part in outcomes if isinstance(part, _LeftOut)], training.fold
-        assert fold is not None
-        order = (
-            torch.cat([(fold == number).nonzero()[:, 0] for number in range(training.folds)])
-            .argsort()
-            .numpy()
-        )
-
-        def all_rows(name: str) -> NDArray[np.float32]:
-            return np.asarray(
-                np.concatenate([getattr(part.evidence, name) for part in parts])[order]
-            )
-
-        evidence = Evidence(all_rows("pred_probs"), None, all_rows("unlearned"), all_rows("doubt"))
-        if parts[0].sums is None:
-            return evidence
-        total, times = torch.zeros(len(fold), self.data.num_classes), torch.zeros(len(fold), 1)
-        for number, part in enumerate(parts):
-            assert part.sums is not None
-            total[fold != number] += part.sums[0]
-            times[fold != number] += part.sums[1]
-        return replace(evidence, dynamics=total.div_(times).numpy())
+        data = self.data
+        learned = replace(data, given=self.learned)
+        jobs = []
+        for i in range(training.runs):
+            rows = (fold != i).nonzero()[:, 0]
+            held_out = (fold == i).nonzero()[:, 0]
+            taught = TrainingAverages() if truth is None else FixedTargets(truth[rows])
+            watched = HeldOutAverages(take(data.x, held_out), data.given[held_out])
+            jobs.append(self._job(learned.subset(rows), training, [taught, watched], i))
+        total = torch.zeros(len(data), data.num_classes)
+        columns = [torch.empty_like(total), torch.empty(len(data)), torch.empty(len(data))]
+        times = torch.zeros(len(data), 1)
+        for i, result in enumerate(self._run(jobs)):
+            seen, predicted = cast("list[Any]", result.strategies[-2:])
+            for column, name in zip(columns, AVERAGED, strict=True):
+                column[fold == i] = predicted.mean(name).cpu()
+            if truth is None:
+                total[fold != i] += seen.probs.cpu()
+                times[fold != i] += seen.sums[:, :1].cpu()
+        dynamics = None if truth is not None else total.div_(times).numpy()
+        probs, missed, doubt = (column.numpy() for column in columns)
+        return Evidence(probs, missed, doubt, dynamics=dynamics)
 
     def _settings(self, model: str) -> Settings:
         return Settings(
@@ -570,12 +497,13 @@ class Trainer:
         )
 
     def _job(
-        self, data: NoisyData, method: str, model: str, extra: Sequence[Strategy], number: int
+        self, data: NoisyData, training: _Training, extra: Sequence[Strategy], number: int = 0
     ) -> Job:
-        settings, task = self._settings(model), Task(data)
-        base = get_method(method, task, settings)
+        settings, task = self._settings(training.model), Task(data)
+        base = get_method(training.method, task, settings)
         observed = replace(base, strategies=(*base.strategies, *extra))
-        return Job(task, observed, settings, derive_seed(self.seed, number), progress=self._count)
+        seed = derive_seed(self.seed, training.number + number)
+        return Job(task, observed, settings, seed, progress=self._count)
 
     def _count(self, epoch: int, step: int, steps: int, row: Any) -> None:
         if row is not None:
@@ -597,12 +525,3 @@ class Trainer:
 
 def _rate(model: str) -> float:
     return 1e-2 if model == LINEAR else 2e-3
-
-
-def _evidence(averages: Any) -> Evidence:
-    return Evidence(
-        averages.mean("probs").cpu().numpy(),
-        None,
-        averages.mean("missed").cpu().numpy(),
-        averages.mean("doubt").cpu().numpy(),
-    )

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
+from noiseproof.core.arrays import Bools, Floats32, Ints
 from noiseproof.core.cluster import map_jobs
 from noiseproof.core.messages import Progress
 from noiseproof.data.tables import FeatureTable
@@ -21,6 +21,7 @@ from noiseproof.judge.evidence.network import (
     Evidence,
     Taught,
     Trainer,
+    find_neighbours,
     prepare_inputs,
 )
 from noiseproof.judge.evidence.trees import MANY_ROWS, TREES, cross_fit, fit_trees
@@ -28,11 +29,10 @@ from noiseproof.judge.evidence.trees import MANY_ROWS, TREES, cross_fit, fit_tre
 METHOD = "gce:q=0.5"  # robust, and a loss of the margin, which those of several labels are
 NUM_TREES = 100  # of a forest
 MOST_VALUES = 5e7  # of answers that the trees of a forest keep, about
-Ints = NDArray[np.int64]
-Probs = NDArray[np.float32]
+Probs = Floats32
 
 
-def question_folds(answers: NDArray[np.bool_], **options: Any) -> Ints:
+def question_folds(answers: Bools, **options: Any) -> Ints:
     """Folds (N,) that spread the rarest label of each row evenly; ``answers`` are (N, K)."""
     count = answers.sum(0)
     order = np.argsort(count, kind="stable")
@@ -109,16 +109,16 @@ def fit_question_estimator(
 def question_evidence(
     x: Any,
     answers: Ints,
-    fold: Ints,
-    near: Neighbours,
-    others: Mapping[str, Probs],
+    fold: Any,
     *,
-    network: str | None = "auto",
     method: str | None = None,
+    model: str | None = "auto",
     epochs: int | None = None,
     seed: int = 0,
-    device: torch.device | str | None = None,
     progress: Progress | None = None,
+    device: torch.device | str | None = None,
+    neighbours: Neighbours | None = None,
+    others: Mapping[str, Probs] | None = None,
     taught: Taught | None = None,
 ) -> Evidence:
     """Evidence (N, K) of a network, a linear one, neighbours and ``others``, joined for each
@@ -131,17 +131,17 @@ def question_evidence(
     """
     inputs, given = prepare_inputs(x, answers, 2)
     K = answers.shape[1]
-    learned, own = (
-        (given, None) if taught is None else (torch.from_numpy(taught.labels), given.float())
-    )
+    learned = given if taught is None else torch.from_numpy(taught.labels)
+    own = None if taught is None else given.float()
+    near = neighbours or find_neighbours(inputs, seed)
     votes = neighbour_votes(learned.float(), near, K, apart=fold, given=own)[0]
-    predictions: dict[str, Probs] = {**others, "neighbours": votes}
-    if network is not None:
+    predictions: dict[str, Probs] = {**(others or {}), "neighbours": votes}
+    if model is not None:
         number = torch.from_numpy(np.unique(fold, return_inverse=True)[1])
         trainer = Trainer(
             inputs, given, K, epochs, seed, device, progress, 2 * (int(number.max()) + 1), learned
         )
-        model = MODEL if network == "auto" else network
+        model = MODEL if model == "auto" else model
         robust, linear = trainer.train([(method or METHOD, model, number), ("ce", LINEAR, number)])
         predictions |= {"network": robust.pred_probs, "linear": linear.pred_probs}
     probs, weights = join_answers(
@@ -150,7 +150,6 @@ def question_evidence(
     agreement = np.where(answers == 1, votes, 1 - votes).astype(np.float32)
     return Evidence(
         probs,
-        inputs.flatten(1).numpy(),
         neighbour_agreement=agreement,
         guess=guessed(answers, probs),
         weights=mean_shares(predictions, weights),

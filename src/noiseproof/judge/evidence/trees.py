@@ -4,22 +4,18 @@ neighbours'.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, cast
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
+from noiseproof.core.arrays import Bools, Floats32, Ints
 from noiseproof.core.cluster import NUMBER_WORK, map_jobs, threads_for
 from noiseproof.core.messages import Progress
 from noiseproof.data.tables import FeatureTable
-from noiseproof.judge.evidence.join import join, mix
-from noiseproof.judge.evidence.neighbours import Neighbours, neighbour_votes
-from noiseproof.judge.evidence.network import CORRECTED, LARGE, Evidence, Taught, soft_labels
 
-Ints = NDArray[np.int64]
-Probs = NDArray[np.float32]
+Probs = Floats32
 TREES = ("boosting", "forest", "extra")  # scikit-learn's, which ``trees`` stands for
 MANY_ROWS = 20_000  # beyond which forests take too long
 
@@ -85,7 +81,7 @@ def _predict_fold(
     given: NDArray[Any],
     num_classes: int,
     fold: NDArray[Any],
-    is_fitted: NDArray[np.bool_],
+    is_fitted: Bools,
     weights: NDArray[Any] | None,
 ) -> Probs:
     """Class probabilities of the rows of fold ``i``, (n, K), by a fit on the others."""
@@ -101,7 +97,7 @@ def _predict_fold(
 class FittedClasses:
     """A fitted classifier that predicts all classes, also those that it was not fitted to."""
 
-    def __init__(self, estimator: Any, classes: NDArray[np.int64]) -> None:
+    def __init__(self, estimator: Any, classes: Ints) -> None:
         self.estimator, self.classes = estimator, classes
 
     @classmethod
@@ -159,7 +155,7 @@ def seeded(estimator: Any, seed: int = 0) -> Any:
     return copy.set_params(**dict.fromkeys(unset, seed))
 
 
-def select_rows(x: Any, rows: NDArray[np.int64]) -> Any:
+def select_rows(x: Any, rows: Ints) -> Any:
     """``rows`` of an array, a sparse matrix, a DataFrame or a list."""
     if hasattr(x, "iloc"):
         return x.iloc[rows]
@@ -201,48 +197,3 @@ def fit_trees(
         model = TreeClassifier(cast(Kind, kind), table.num_categories, seed % 2**31, min_rounds)
         probs[kind] = cross_fit(model, table.values, given, num_classes, folds, progress=progress)
     return probs
-
-
-def join_with_neighbours(
-    x: Any,
-    given: Ints,
-    num_classes: int,
-    folds: Ints,
-    near: Neighbours,
-    others: Mapping[str, Probs],
-    taught: Taught | None = None,
-) -> Evidence:
-    """Predictions of ``others`` and of neighbours, in the mixture under which the given labels are
-    most likely.
-
-    Neighbours vote by the given labels, and once more by the soft labels of the first mixture; by
-    those that are ``taught``, where there are any, in the mixture that comes with them.
-    """
-
-    def vote(labels: Any) -> tuple[Probs, Probs]:
-        return neighbour_votes(
-            labels, near, num_classes, apart=folds, given=None if taught is None else given
-        )
-
-    def combine(predictions: Mapping[str, Probs]) -> tuple[Probs, Mapping[str, float]]:
-        return (
-            join(given, predictions)
-            if taught is None
-            else (mix(predictions, taught.weights), taught.weights)
-        )
-
-    votes, agreement = vote(given if taught is None else taught.labels)
-    predictions = {**others, "neighbours": votes}
-    probs, weights = combine(predictions)
-    guess = probs.argmax(1)
-    if probs.size <= LARGE:
-        truth = (
-            soft_labels(torch.from_numpy(given), torch.from_numpy(probs))
-            if taught is None
-            else taught.truth
-        )
-        predictions[f"neighbours{CORRECTED}"] = vote(truth)[0]
-        probs, weights = combine(predictions)
-    return Evidence(
-        probs, np.asarray(x), neighbour_agreement=agreement, guess=guess, weights=weights
-    )

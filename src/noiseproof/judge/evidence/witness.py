@@ -5,9 +5,10 @@ of a row to a description of each class does not depend on them, so it can contr
 """
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import minimize
 from scipy.special import log_softmax, softmax
+
+from noiseproof.core.arrays import Floats, Floats32, Ints
 
 MOST_ROUNDS = 30  # of EM
 SETTLED = 1e-3  # mean change of a probability in a round
@@ -16,9 +17,7 @@ SETTLED = 1e-3  # mean change of a probability in a round
 TRUST, MOST_TRUST = 4.0, 0.5
 
 
-def consult_witness(
-    pred_probs: NDArray[np.float32], similarities: NDArray[np.float32], labels: NDArray[np.int64]
-) -> NDArray[np.float32]:
+def consult_witness(pred_probs: Floats32, similarities: Floats32, labels: Ints) -> Floats32:
     """Join predictions with similarities to descriptions of the classes.
 
     With predictions p and the ratio r of `likelihood_ratios`, the result is proportional to p · rᵗ.
@@ -37,7 +36,7 @@ def consult_witness(
     log_ratio = likelihood_ratios(pred_probs, similarities)
     rows = np.arange(len(labels))
 
-    def misfit(weights: NDArray[np.float64]) -> float:
+    def misfit(weights: Floats) -> float:
         joined = log_softmax(weights[0] * log_p + weights[1] * log_ratio, axis=1)
         return float(-joined[rows, labels].mean())
 
@@ -46,9 +45,7 @@ def consult_witness(
     return np.asarray(softmax(log_p + trust * log_ratio, axis=1), np.float32)
 
 
-def likelihood_ratios(
-    pred_probs: NDArray[np.float32], similarities: NDArray[np.float32]
-) -> NDArray[np.float64]:
+def likelihood_ratios(pred_probs: Floats32, similarities: Floats32) -> Floats:
     """Return log P(class | similarities) − log P(class), (N, K), estimated without any label.
 
     As an annotator's confusions, it is estimated by EM, with similarities s and predictions p that
@@ -72,12 +69,10 @@ def likelihood_ratios(
     return np.asarray(log_ratio)
 
 
-def _regress(
-    inputs: NDArray[np.float64], targets: NDArray[np.float64], weights: NDArray[np.float64]
-) -> NDArray[np.float64]:
+def _regress(inputs: Floats, targets: Floats, weights: Floats) -> Floats:
     """Return the weights of a logistic regression with soft targets and a penalty of ½‖w‖²."""
 
-    def value_and_gradient(flat: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+    def value_and_gradient(flat: Floats) -> tuple[float, Floats]:
         w = flat.reshape(weights.shape)
         log_p = log_softmax(inputs @ w, axis=1)
         gradient = inputs.T @ (np.exp(log_p) - targets) + w

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from noiseproof.core.arrays import Bools, Floats, Floats32, Ints
 from noiseproof.core.messages import counted
 from noiseproof.core.plugins import load_plugins
 from noiseproof.core.registry import Registry, unknown_name
@@ -129,7 +130,7 @@ class Issue(ABC):
 
     @property
     @abstractmethod
-    def mask(self) -> NDArray[np.bool_]:
+    def mask(self) -> Bools:
         """Rows that have the issue, (N,)."""
 
     @property
@@ -149,11 +150,11 @@ class Issue(ABC):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({int(self.mask.sum())} of {len(self.mask)} rows)"
 
-    def columns(self, data: Rows, rows: NDArray[np.int64]) -> dict[str, Any]:
+    def columns(self, data: Rows, rows: Ints) -> dict[str, Any]:
         """Columns of issues.csv for ``rows``."""
         return {self.flag: self.mask[rows]} if self.flag else {}
 
-    def explain(self, data: Rows, rows: NDArray[np.int64]) -> list[str]:
+    def explain(self, data: Rows, rows: Ints) -> list[str]:
         """What it adds to the reason why the labels of ``rows`` are called wrong, "" for
         nothing.
         """
@@ -189,18 +190,16 @@ class FoundIssue(Issue):
     """An issue type that consists of findings, and of the rows among them if it has a ``flag``."""
 
     found: tuple[Finding, ...]
-    is_found: NDArray[np.bool_]  # (N,)
+    is_found: Bools  # (N,)
 
     @classmethod
-    def of(
-        cls, data: Rows, findings: Iterable[Finding], is_found: NDArray[np.bool_] | None = None
-    ) -> Self:
+    def of(cls, data: Rows, findings: Iterable[Finding], is_found: Bools | None = None) -> Self:
         """The findings from the worst, and rows that have the issue, (N,), by default none."""
         ordered = tuple(sorted(findings, key=lambda one: -one.score))
         return cls(ordered, np.zeros(len(data), dtype=bool) if is_found is None else is_found)
 
     @property
-    def mask(self) -> NDArray[np.bool_]:
+    def mask(self) -> Bools:
         return self.is_found
 
     @property
@@ -340,7 +339,7 @@ def projected(x: NDArray[Any]) -> dict[str, NDArray[Any]]:
     return {f"direction {k}": values for k, values in enumerate((x @ axes).T)}
 
 
-def rounded(values: NDArray[np.float32] | None, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+def rounded(values: Floats32 | None, rows: Ints) -> Floats:
     """A column of numbers for issues.csv; NaN where there are none."""
     exact = np.full(len(rows), np.nan) if values is None else values[rows].astype(np.float64)
     return np.asarray(np.round(exact, 6))

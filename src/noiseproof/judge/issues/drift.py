@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from noiseproof.core.arrays import Floats, Ints
 from noiseproof.judge.issues.base import (
     Bars,
     Finding,
@@ -90,7 +91,7 @@ class Drift(FoundIssue):
         return cls.of(data, findings)
 
 
-def _of_labels(data: Rows, test: OtherRows, rows: NDArray[np.int64]) -> list[Difference]:
+def _of_labels(data: Rows, test: OtherRows, rows: Ints) -> list[Difference]:
     """Return how the labels differ, or each of several labels per row."""
     labels = data.labels[rows]
     if not labels.are_sets:
@@ -115,7 +116,7 @@ def _finding(said: str, one: Difference, n: int, m: int) -> Finding:
     )
 
 
-def _of_columns(evidence: AuditEvidence, rows: NDArray[np.int64]) -> list[Difference]:
+def _of_columns(evidence: AuditEvidence, rows: Ints) -> list[Difference]:
     data = evidence.data
     test = data.test
     assert test is not None
@@ -139,7 +140,7 @@ def _of_columns(evidence: AuditEvidence, rows: NDArray[np.int64]) -> list[Differ
     return differences
 
 
-def _as_numbers(here: Any, there: Any) -> list[NDArray[np.float64]] | None:
+def _as_numbers(here: Any, there: Any) -> list[Floats] | None:
     """Return the finite numbers of both parts of a column; None unless one part has numbers alone,
     and most of the other.
     """

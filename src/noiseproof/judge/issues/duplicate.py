@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from noiseproof.core.arrays import Bools, Ints
 from noiseproof.core.messages import counted
 from noiseproof.judge.issues.base import MAX_LISTED, Fix, Issue, register_issue
 
@@ -43,10 +43,10 @@ class NearDuplicates(Issue):
         return cls(evidence.surroundings.duplicates)
 
     @property
-    def mask(self) -> NDArray[np.bool_]:
+    def mask(self) -> Bools:
         return self.duplicates.is_duplicate
 
-    def columns(self, data: Rows, rows: NDArray[np.int64]) -> dict[str, Any]:
+    def columns(self, data: Rows, rows: Ints) -> dict[str, Any]:
         import pandas as pd
 
         group = pd.array(self.duplicates.group[rows], dtype="Int64")
@@ -57,7 +57,7 @@ class NearDuplicates(Issue):
             "duplicate_conflict": self.duplicates.conflict[rows],
         }
 
-    def explain(self, data: Rows, rows: NDArray[np.int64]) -> list[str]:
+    def explain(self, data: Rows, rows: Ints) -> list[str]:
         return [
             "a near-duplicate has another label" if c else ""
             for c in self.duplicates.conflict[rows].tolist()

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from noiseproof.core.arrays import Bools, Floats32, Ints
 from noiseproof.core.messages import quoted
 from noiseproof.judge.interval import NEGLIGIBLE
 from noiseproof.judge.issues.base import Issue, register_issue, rounded
@@ -55,7 +56,7 @@ ASSUMPTION = "The share of wrong labels is estimated as in other data with real 
 def general_sentences(
     quality: NDArray[np.floating],
     suggestion_quality: NDArray[np.floating],
-    is_predicted: NDArray[np.bool_],
+    is_predicted: Bools,
 ) -> NDArray[np.object_]:
     """Of labels that are not called wrong, (N,), by the probability of the given and of the
     suggested label.
@@ -170,7 +171,7 @@ def _say(count: int, total: int, label: str, names: Sequence[str] = ()) -> str:
     return f"{count} of {total} annotators {'says' if count == 1 else 'say'} {label}"
 
 
-def explain_issues(labels: LabelIssues, data: Rows, rows: NDArray[np.int64]) -> list[str]:
+def explain_issues(labels: LabelIssues, data: Rows, rows: Ints) -> list[str]:
     """Return why the labels of ``rows`` are called wrong."""
     names = np.array(data.classes, dtype=object)
     shares = (
@@ -190,9 +191,7 @@ def explain_issues(labels: LabelIssues, data: Rows, rows: NDArray[np.int64]) -> 
     return [RowEvidence(*values).sentence() for values in zip(*columns, strict=True)]
 
 
-def _count_votes(
-    labels: LabelIssues, data: Rows, annotators: Votes, rows: NDArray[np.int64]
-) -> list[list[Any]]:
+def _count_votes(labels: LabelIssues, data: Rows, annotators: Votes, rows: Ints) -> list[list[Any]]:
     """Return for each row how many annotators say the given and the suggested label and how many
     there are, whether the latter outweigh the former, and the names of both.
     """
@@ -215,7 +214,7 @@ def _count_votes(
     return [counts, (outweighed > 0).tolist(), who]
 
 
-def _percent(values: NDArray[np.float32] | None, rows: NDArray[np.int64]) -> list[int | None]:
+def _percent(values: Floats32 | None, rows: Ints) -> list[int | None]:
     """Return integer percentages of ``rows``, None where there is no number."""
     if values is None:
         return [None] * len(rows)
@@ -243,15 +242,15 @@ class WrongLabels(Issue):
         return WrongLabelSets(labels) if isinstance(labels, LabelSetIssues) else cls(labels)
 
     @property
-    def mask(self) -> NDArray[np.bool_]:
+    def mask(self) -> Bools:
         return self.labels.is_issue
 
-    def columns(self, data: Rows, rows: NDArray[np.int64]) -> dict[str, Any]:
+    def columns(self, data: Rows, rows: Ints) -> dict[str, Any]:
         import pandas as pd
 
         classes = pd.Index(data.classes, dtype=object)
 
-        def named(codes: NDArray[np.int64]) -> pd.Categorical[str]:
+        def named(codes: Ints) -> pd.Categorical[str]:
             return pd.Categorical.from_codes(codes[rows], categories=classes)
 
         labels = self.labels
@@ -270,7 +269,7 @@ class WrongLabels(Issue):
             columns["consensus_label"] = named(labels.consensus(data.given))
         return columns
 
-    def explain(self, data: Rows, rows: NDArray[np.int64]) -> list[str]:
+    def explain(self, data: Rows, rows: Ints) -> list[str]:
         return explain_issues(self.labels, data, rows)
 
     def summary(self, data: Rows) -> dict[str, Any]:
@@ -365,9 +364,7 @@ class WrongLabels(Issue):
             "of the rows that should be {name}, about {rate:.1%} have another label",
         )
 
-    def _name_outstanding(
-        self, given: NDArray[np.int64], names: Sequence[str], wrong: str, lost: str
-    ) -> str:
+    def _name_outstanding(self, given: Ints, names: Sequence[str], wrong: str, lost: str) -> str:
         """Sentences on classes (K,), ``given`` so often, whose labels are ``wrong`` or ``lost`` far
         above average.
         """
@@ -402,7 +399,7 @@ class WrongLabels(Issue):
             " which --thorough avoids, or the features are too weak. Use better ones then."
         ]
 
-    def _worst_pairs(self, data: Rows, issues: NDArray[np.bool_]) -> list[dict[str, Any]]:
+    def _worst_pairs(self, data: Rows, issues: Bools) -> list[dict[str, Any]]:
         suggested = self.labels.suggested[issues].tolist()
         counts = Counter(zip(data.given[issues].tolist(), suggested, strict=True))
         worst = sorted(counts, key=lambda pair: (-counts[pair], pair))[:MAX_PAIRS]
@@ -423,7 +420,7 @@ class WrongLabelSets(WrongLabels):
 
     labels: LabelSetIssues
 
-    def columns(self, data: Rows, rows: NDArray[np.int64]) -> dict[str, Any]:
+    def columns(self, data: Rows, rows: Ints) -> dict[str, Any]:
         joiner = data.labels.joiner
         changes = [self.labels.changes(row) for row in rows.tolist()]
         return super().columns(data, rows) | {
@@ -431,7 +428,7 @@ class WrongLabelSets(WrongLabels):
             "remove_labels": [joiner.join(remove) for _, remove in changes],
         }
 
-    def explain(self, data: Rows, rows: NDArray[np.int64]) -> list[str]:
+    def explain(self, data: Rows, rows: Ints) -> list[str]:
         return [self._sentence(row) for row in rows.tolist()]
 
     def _sentence(self, row: int) -> str:

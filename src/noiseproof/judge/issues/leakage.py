@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from noiseproof.core.arrays import Ints
 from noiseproof.judge.issues.base import Bars, FoundIssue, of_column, register_issue, words_of
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ def can_ignore(data: Rows) -> bool:
     return data.table is not None and data.table.frame is not None
 
 
-def encode(column: Any) -> NDArray[np.int64]:
+def encode(column: Any) -> Ints:
     """Return a number for each value, or for each of 32 equal parts of numbers, (n,); gaps are a
     value, too.
     """
@@ -141,7 +141,7 @@ def encode(column: Any) -> NDArray[np.int64]:
     return codes.astype(np.int64)
 
 
-def share_predicted(code: NDArray[np.int64], given: NDArray[np.int64]) -> float:
+def share_predicted(code: Ints, given: Ints) -> float:
     """Return the share of the labels beyond the most frequent class that ``code`` (n,) predicts in
     the other half of rows.
     """
@@ -160,7 +160,7 @@ def share_predicted(code: NDArray[np.int64], given: NDArray[np.int64]) -> float:
     return float((hits / len(given) - frequent) / max(1 - frequent, 1 / len(given)))
 
 
-def identify(name: str, column: Any, row: NDArray[np.int64]) -> str:
+def identify(name: str, column: Any, row: Ints) -> str:
     """Return what a column does to the rows if it identifies them, "" if it does not."""
     if column.isna().any() or not column.is_unique:
         return ""

@@ -11,8 +11,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from noiseproof.core.arrays import Floats
 from noiseproof.core.messages import counted
 from noiseproof.judge.issues.base import (
     Bars,
@@ -223,7 +223,7 @@ def _thousands(name: str, plain: list[str], thousands: list[str], is_clear: bool
     )
 
 
-def _units(name: str, values: NDArray[np.float64]) -> Finding | None:
+def _units(name: str, values: Floats) -> Finding | None:
     """Positive numbers in two parts that are the same but for a factor."""
     from scipy.stats import ks_2samp
 
@@ -254,7 +254,7 @@ def _units(name: str, values: NDArray[np.float64]) -> Finding | None:
     return None
 
 
-def _code(name: str, values: NDArray[np.float64]) -> Finding | None:
+def _code(name: str, values: Floats) -> Finding | None:
     """Return a number such as −999 that stands for missing ones."""
     values = values[np.isfinite(values)]
     if len(values) < 4 * FEW:
@@ -277,7 +277,7 @@ def _code(name: str, values: NDArray[np.float64]) -> Finding | None:
     return None
 
 
-def _histogram(logs: NDArray[np.float64]) -> Bars:
+def _histogram(logs: Floats) -> Bars:
     counts, edges = np.histogram(logs, 12)
     names = [f"{10**low:.3g} to {10**high:.3g}" for low, high in pairwise(edges.tolist())]
     return Bars(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from noiseproof.core.arrays import Ints
 from noiseproof.judge.issues.base import (
     Bars,
     Finding,
@@ -108,9 +109,7 @@ def _finding(said: str, test: Dependence, by: str, n: int) -> Finding:
     )
 
 
-def _of_columns(
-    evidence: AuditEvidence, rows: NDArray[np.int64], given: NDArray[np.int64] | None
-) -> list[Dependence]:
+def _of_columns(evidence: AuditEvidence, rows: Ints, given: Ints | None) -> list[Dependence]:
     """Return tests of all columns; with the labels ``given`` (n,), of the differences within each
     class.
     """
@@ -135,9 +134,7 @@ def _of_columns(
     return tests
 
 
-def _of_numbers(
-    name: str, values: NDArray[Any], given: NDArray[np.int64] | None = None
-) -> Dependence:
+def _of_numbers(name: str, values: NDArray[Any], given: Ints | None = None) -> Dependence:
     from scipy.stats import chi2, norm, rankdata
 
     n = len(values)
@@ -162,7 +159,7 @@ def _of_numbers(
     return Dependence(name, correlation, float(p_value), blocks, "average rank")
 
 
-def _of_classes(name: str, codes: NDArray[np.int64], names: Any) -> Dependence:
+def _of_classes(name: str, codes: Ints, names: Any) -> Dependence:
     from scipy.stats import chi2_contingency, norm
 
     n = len(codes)

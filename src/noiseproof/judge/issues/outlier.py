@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from noiseproof.core.arrays import Bools, Floats32, Ints
 from noiseproof.core.messages import counted
 from noiseproof.judge.issues.base import Issue, register_issue, rounded
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class Outliers(Issue):
     """Rows much farther from their neighbours than these are from theirs."""
 
-    scores: NDArray[np.float32]  # (N,): 1 is usual; NaN without features
+    scores: Floats32  # (N,): 1 is usual; NaN without features
     cut: float | None
 
     multilabel = True
@@ -36,10 +36,10 @@ class Outliers(Issue):
         return cls(evidence.surroundings.outlier_scores, evidence.surroundings.outlier_cut)
 
     @property
-    def mask(self) -> NDArray[np.bool_]:
+    def mask(self) -> Bools:
         return np.asarray(self.scores > (np.inf if self.cut is None else self.cut))
 
-    def columns(self, data: Rows, rows: NDArray[np.int64]) -> dict[str, Any]:
+    def columns(self, data: Rows, rows: Ints) -> dict[str, Any]:
         return {self.flag: self.mask[rows], "outlier_score": rounded(self.scores, rows)}
 
     def summary(self, data: Rows) -> dict[str, Any]:

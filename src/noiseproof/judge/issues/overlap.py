@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
+from noiseproof.core.arrays import Bools, Ints
 from noiseproof.judge.issues.base import NEEDS_ACTION, Bars, Finding, FoundIssue, register_issue
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class TestOverlap(FoundIssue):
 
 def _matches(
     evidence: AuditEvidence,
-) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.int64], int]:
+) -> tuple[Ints, Bools, Ints, int]:
     """For each test row a row that is nearly the same, −1 for none, and whether it is equal, (T,).
 
     Also the first row that equals each row of the data, (N,), and how many test rows were compared.

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from noiseproof.core.arrays import Bools, Floats32, Ints
 from noiseproof.judge.issues.base import (
     NEEDS_ACTION,
     Bars,
@@ -65,7 +66,7 @@ class WeakSlices(FoundIssue):
         return cls.of(data, _slices(values, names, differs, half, data.row[rows]))
 
 
-def _halves(groups: NDArray[np.int64] | None, n: int) -> NDArray[np.bool_]:
+def _halves(groups: Ints | None, n: int) -> Bools:
     """Half of the rows at random, (n,); the rows of a group together."""
     random = np.random.default_rng(0)
     if groups is None:
@@ -74,7 +75,7 @@ def _halves(groups: NDArray[np.int64] | None, n: int) -> NDArray[np.bool_]:
     return np.asarray(random.random(numbers.max() + 1)[numbers] < 0.5)
 
 
-def _conditions(cells: pd.DataFrame) -> tuple[NDArray[np.float32], list[tuple[str, str | None]]]:
+def _conditions(cells: pd.DataFrame) -> tuple[Floats32, list[tuple[str, str | None]]]:
     """Columns of numbers as they are, and one for each of the most frequent words; with their
     columns and words.
     """
@@ -95,11 +96,11 @@ def _conditions(cells: pd.DataFrame) -> tuple[NDArray[np.float32], list[tuple[st
 
 
 def _slices(
-    values: NDArray[np.float32],
+    values: Floats32,
     names: list[tuple[str, str | None]],
-    differs: NDArray[np.bool_],
-    half: NDArray[np.bool_],
-    row: NDArray[np.int64],
+    differs: Bools,
+    half: Bools,
+    row: Ints,
 ) -> list[Finding]:
     from scipy.stats import fisher_exact
     from sklearn.tree import DecisionTreeClassifier

@@ -8,8 +8,8 @@ from collections import Counter
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from noiseproof.core.arrays import Bools, Ints
 from noiseproof.core.messages import counted
 from noiseproof.judge.issues.base import NEEDS_ACTION, Bars, Finding, FoundIssue, register_issue
 
@@ -117,7 +117,7 @@ class BadTexts(FoundIssue):
             )
         return cls.of(data, filter(None, found), marked)
 
-    def explain(self, data: Rows, rows: NDArray[np.int64]) -> list[str]:
+    def explain(self, data: Rows, rows: Ints) -> list[str]:
         return [
             "the text is garbled or in another language" if odd else "" for odd in self.mask[rows]
         ]
@@ -126,8 +126,8 @@ class BadTexts(FoundIssue):
 def _finding(
     what: str,
     texts: list[str],
-    mask: NDArray[np.bool_],
-    row: NDArray[np.int64],
+    mask: Bools,
+    row: Ints,
     bars: Bars,
     at: int,
     language: list[str] | None = None,

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import expit, logit
 
+from noiseproof.core.arrays import Bools, Floats, Ints
 from noiseproof.judge.cut import parse_goal
 from noiseproof.judge.measure.design import is_wrong
 from noiseproof.judge.measure.estimate import Population, Sample
@@ -32,12 +32,12 @@ LARGEST = 8.0  # log odds
 class Calibrated:
     """Probabilities of the rows of an audit, in the order of its issues."""
 
-    wrong: NDArray[np.float64]  # (N,) P(the given label is wrong)
-    suggestion: NDArray[np.float64]  # (N,) P(the suggested label is right)
-    is_issue: NDArray[np.bool_]  # (N,) by the goal
+    wrong: Floats  # (N,) P(the given label is wrong)
+    suggestion: Floats  # (N,) P(the suggested label is right)
+    is_issue: Bools  # (N,) by the goal
 
     @property
-    def accepted(self) -> NDArray[np.bool_]:
+    def accepted(self) -> Bools:
         """Rows whose suggested label is more likely right than the given one, (N,)."""
         return self.suggestion > 1 - self.wrong
 
@@ -94,11 +94,11 @@ def find_slips(audit: SavedAudit, answers: Sequence[Decision], calibrated: Calib
 
 
 def calibrate_wrong(
-    wrong: NDArray[np.float64],
-    at: NDArray[np.int64],
-    answers: NDArray[np.float64],
-    weight: NDArray[np.float64],
-) -> NDArray[np.float64]:
+    wrong: Floats,
+    at: Ints,
+    answers: Floats,
+    weight: Floats,
+) -> Floats:
     """Return P(wrong) (N,), descending, after ``answers`` (n,), 1 for wrong, on the rows ``at``.
 
     Each answer stands for ``weight`` (n,) rows.
@@ -122,23 +122,21 @@ def calibrate_wrong(
     return calibrated
 
 
-def _fit(
-    x: NDArray[np.float64], y: NDArray[np.float64], weight: NDArray[np.float64]
-) -> NDArray[np.float64]:
+def _fit(x: Floats, y: Floats, weight: Floats) -> Floats:
     """Return the coefficients (3,) of a logistic regression with a quadratic penalty on their
     distance from ``COEFFICIENTS``.
     """
     from scipy.optimize import minimize
 
-    def loss(b: NDArray[np.float64]) -> float:
+    def loss(b: Floats) -> float:
         return float(
             weight @ (np.logaddexp(0, x @ b) - y * (x @ b)) + PENALTY @ (b - COEFFICIENTS) ** 2 / 2
         )
 
-    def gradient(b: NDArray[np.float64]) -> NDArray[np.float64]:
+    def gradient(b: Floats) -> Floats:
         return np.asarray(x.T @ (weight * (expit(x @ b) - y)) + PENALTY * (b - COEFFICIENTS))
 
-    def hessian(b: NDArray[np.float64]) -> NDArray[np.float64]:
+    def hessian(b: Floats) -> Floats:
         p = expit(x @ b)
         return np.asarray((x.T * (weight * p * (1 - p))) @ x + np.diag(PENALTY))
 
@@ -150,9 +148,7 @@ def _fit(
     )  # P(wrong) never rises along the ranking
 
 
-def calibrate_suggestion(
-    right: NDArray[np.float64], at: NDArray[np.int64], answers: NDArray[np.float64]
-) -> NDArray[np.float64]:
+def calibrate_suggestion(right: Floats, at: Ints, answers: Floats) -> Floats:
     """Return P(suggestion right | label wrong) (N,), its log odds shifted by ``answers`` (n,) on
     wrong labels ``at``.
 
@@ -168,6 +164,6 @@ def calibrate_suggestion(
     return np.asarray(expit(log_odds + shift))
 
 
-def _log_odds(p: NDArray[np.float64]) -> NDArray[np.float64]:
+def _log_odds(p: Floats) -> Floats:
     # rounded quotients of probabilities may lie a little above one
     return np.asarray(np.clip(logit(np.clip(p, 0, 1)), -LARGEST, LARGEST))

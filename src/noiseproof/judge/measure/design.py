@@ -22,6 +22,7 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from noiseproof.core.arrays import Bools, Floats, Ints
 from noiseproof.core.checks import check_count
 from noiseproof.judge.saved import Asked, Decision, SavedAudit
 
@@ -55,7 +56,7 @@ class Design:
 
     seed: int
     strata: NDArray[np.int16]  # (source rows,), −1 for rows that were not audited
-    prior: NDArray[np.float64]  # (H,) share of wrong labels by the models
+    prior: Floats  # (H,) share of wrong labels by the models
 
     @classmethod
     def draw(cls, audit: SavedAudit, seed: int = 0) -> Design:
@@ -67,12 +68,12 @@ class Design:
         return cls(seed, strata, np.bincount(of_row, weights=wrong) / np.bincount(of_row))
 
     @cached_property
-    def sizes(self) -> NDArray[np.int64]:
+    def sizes(self) -> Ints:
         """Rows of each stratum, (H,)."""
         return np.bincount(self.strata[self.strata >= 0], minlength=len(self.prior))
 
     @cached_property
-    def order(self) -> list[NDArray[np.int64]]:
+    def order(self) -> list[Ints]:
         """Rows of each stratum in the order in which they are asked."""
         rows = (np.flatnonzero(self.strata == h) for h in range(len(self.prior)))
         return [
@@ -126,9 +127,7 @@ class Design:
             yield questions
             number += 1
 
-    def _share(
-        self, asked: NDArray[np.int64], measured: Mapping[int, Decision]
-    ) -> NDArray[np.float64]:
+    def _share(self, asked: Ints, measured: Mapping[int, Decision]) -> Floats:
         """Return the shares of wrong labels by the answers of earlier rounds and, for few, by the
         models, (H,).
         """
@@ -141,9 +140,7 @@ class Design:
         return np.array(shares)
 
 
-def make_strata(
-    wrong: NDArray[np.float64], given: NDArray[np.int64], num_classes: int
-) -> NDArray[np.int16]:
+def make_strata(wrong: Floats, given: Ints, num_classes: int) -> NDArray[np.int16]:
     """Return the stratum of each row, (N,), by P(wrong) and for few classes by the given label;
     worst rows first.
     """
@@ -164,9 +161,7 @@ def make_strata(
     return strata
 
 
-def allocate(
-    count: int, share: NDArray[np.float64], sizes: NDArray[np.int64], least: NDArray[np.int64]
-) -> NDArray[np.int64]:
+def allocate(count: int, share: Floats, sizes: Ints, least: Ints) -> Ints:
     """Return the number of rows to ask in each stratum, (H,), ``count`` in all and at least
     ``least``: the smallest variance.
 
@@ -284,12 +279,12 @@ def propose(
 
 
 def most_informative(
-    wrong: NDArray[np.float64],
-    given: NDArray[np.int64],
-    group: NDArray[np.int64],
-    closed: NDArray[np.bool_],
+    wrong: Floats,
+    given: Ints,
+    group: Ints,
+    closed: Bools,
     count: int,
-) -> NDArray[np.int64]:
+) -> Ints:
     """Return the positions of ``count`` rows (or fewer) whose labels the models would learn most
     from.
 

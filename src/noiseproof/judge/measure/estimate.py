@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from noiseproof.core.arrays import Bools, Floats, Ints
 from noiseproof.judge.measure.design import Design, is_wrong, measured_answers
 from noiseproof.judge.measure.interval import Agreement, Bounded, agreement, corrected, stratified
 from noiseproof.judge.saved import Decision, SavedAudit
@@ -75,10 +75,10 @@ class Population:
 
     classes: tuple[str, ...]
     position: Mapping[int, int]  # of a row of the source
-    strata: NDArray[np.int64]  # (N,)
-    given: NDArray[np.int64]  # (N,)
-    suggested: NDArray[np.int64]  # (N,)
-    is_issue: NDArray[np.bool_]  # (N,)
+    strata: Ints  # (N,)
+    given: Ints  # (N,)
+    suggested: Ints  # (N,)
+    is_issue: Bools  # (N,)
 
     @classmethod
     def of(cls, audit: SavedAudit, design: Design) -> Population:
@@ -92,9 +92,7 @@ class Population:
             audit.issues["is_label_issue"].to_numpy(bool),
         )
 
-    def estimate(
-        self, sample: Sample, value: NDArray[np.float64], domain: NDArray[np.bool_] | None = None
-    ) -> Bounded:
+    def estimate(self, sample: Sample, value: Floats, domain: Bools | None = None) -> Bounded:
         """Return the mean of a ``value`` in [0, 1] of the sample (n,) over all rows, or over those
         of a ``domain`` (N,).
         """
@@ -111,10 +109,10 @@ class Population:
 class Sample:
     """The measured rows that were decided."""
 
-    at: NDArray[np.int64]  # (n,) positions in the population
-    wrong: NDArray[np.float64]  # (n,) 1 where the given label is wrong
-    label: NDArray[np.int64]  # (n,) the decided class, −1 for a class that the audit does not have
-    suggested: NDArray[np.float64]  # (n,) 1 where the suggestion is right
+    at: Ints  # (n,) positions in the population
+    wrong: Floats  # (n,) 1 where the given label is wrong
+    label: Ints  # (n,) the decided class, −1 for a class that the audit does not have
+    suggested: Floats  # (n,) 1 where the suggestion is right
     skipped: int
 
     @classmethod
@@ -187,7 +185,7 @@ def _by_class(
 
 
 def gain(
-    population: Population | None, answers: Sequence[Decision], accepted: NDArray[np.bool_]
+    population: Population | None, answers: Sequence[Decision], accepted: Bools
 ) -> Gain | None:
     """Return what suggestions do to the undecided ones of the ``accepted`` rows (N,), in the order
     of the issues.

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from noiseproof.core.arrays import Floats
 from noiseproof.judge.saved import Decision
 
 # points on the border of a joint region; the range over it is exact to 1e-5 of its width
@@ -41,9 +41,7 @@ class Bounded:
         return f"{self.value:.1%} ({self.low:.1%} to {self.high:.1%})"
 
 
-def stratified(
-    hits: NDArray[np.float64], asked: NDArray[np.float64], sizes: NDArray[np.float64]
-) -> Bounded:
+def stratified(hits: Floats, asked: Floats, sizes: Floats) -> Bounded:
     """Return the share Σ_h N_h/N·k_h/n_h, from ``hits`` k_h among the ``asked`` n_h of the
     ``sizes`` N_h of strata, (H,) each.
 
@@ -80,9 +78,7 @@ def stratified(
     return Bounded(value, max(0.0, low), min(1.0, high))
 
 
-def jeffreys(
-    hits: NDArray[np.float64], asked: NDArray[np.float64]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def jeffreys(hits: Floats, asked: Floats) -> tuple[Floats, Floats]:
     """Return the bounds of shares with the prior Beta(½, ½); 0 without hits, 1 with nothing else
     (Brown et al. 2001).
     """
@@ -95,10 +91,10 @@ def jeffreys(
 
 
 def _effective(
-    hits: NDArray[np.float64],
-    asked: NDArray[np.float64],
-    weights: NDArray[np.float64],
-    left: NDArray[np.float64],
+    hits: Floats,
+    asked: Floats,
+    weights: Floats,
+    left: Floats,
 ) -> float:
     """Return how many rows of a simple random sample would give the same variance."""
     # never 0 or 1, so that a stratum without hits has a variance
