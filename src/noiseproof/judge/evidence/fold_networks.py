@@ -112,14 +112,14 @@ def train_folds(
     assert isinstance(data.x, Tensor)
     loss.reduction = "none"
     seats = max(1, int(fold.max()) + 1)
-    rows_per_step = (
-        settings.batch_size if seats == 1 else round(settings.batch_size * seats / (seats - 1))
-    )
+    rows_per_step = settings.batch_size
+    if seats > 1:  # of which each member skips one part
+        rows_per_step = round(rows_per_step * seats / (seats - 1))
     optimizer = _Adam(list(stack.parameters()), settings.weight_decay)
-    sums = _Sums(loss, data.given, fold, seats, data.num_classes)
+    sums = _Sums(loss, data, fold, seats)
     # Predictions out of fold count once the members have seen all rows; those of the untrained are
     # no evidence.
-    first_counted = int(seats > 1 and settings.epochs > 1)
+    first_judged = int(seats > 1 and settings.epochs > 1)
     with threads_for(rows_per_step * sum(p.numel() for p in optimizer.params)):
         for epoch in range(settings.epochs):
             loss.set_epoch(epoch)
@@ -142,9 +142,9 @@ def train_folds(
                     f"The loss is not finite in epoch {epoch + 1} of {settings.model}. Scale the"
                     " inputs."
                 )
-            sums.end_epoch(is_judged=epoch >= first_counted)
+            sums.end_epoch(is_judged=epoch >= first_judged)
             progress()
-    return sums.mean(settings.epochs, settings.epochs - first_counted)
+    return sums.averages(settings.epochs, settings.epochs - first_judged)
 
 
 def _repeated(values: Tensor, times: int) -> Tensor:
@@ -154,7 +154,8 @@ def _repeated(values: Tensor, times: int) -> Tensor:
 
 class _Adam:
     def __init__(self, params: list[Tensor], weight_decay: float) -> None:
-        self.params, self.weight_decay = params, weight_decay
+        self.params = params
+        self.weight_decay = weight_decay
         self.means = [torch.zeros_like(p) for p in params]
         self.squares = [torch.zeros_like(p) for p in params]
         self.steps = [torch.zeros((), device=p.device) for p in params]
@@ -183,23 +184,22 @@ class _Adam:
 
 
 class _Sums:
-    """Sums of the predictions for each row, of all epochs; those of one are summed up at its end,
-    all rows at once.
-    """
+    """Sums over the epochs of the predictions for each row."""
 
-    def __init__(
-        self, loss: Loss, given: Tensor, fold: Tensor, seats: int, num_classes: int
-    ) -> None:
-        self.loss, self.given, N = loss, given, len(given)
-        self.judge = fold.clamp(min=0)  # the member whose predictions count for each row
+    def __init__(self, loss: Loss, data: NoisyData, fold: Tensor, seats: int) -> None:
+        self.loss = loss
+        self.given = data.given
+        # the member whose predictions count for each row
+        self.judge = fold.clamp(min=0), torch.arange(len(fold), device=fold.device)
         trains = fold != torch.arange(seats, device=fold.device)[:, None]  # (F, N)
         self.share = trains / trains.sum(0).clamp(min=1)  # of each member in the dynamics of a row
-        self.epoch_probs = torch.zeros(seats, N, num_classes, device=given.device)
-        self.epoch_doubt = torch.zeros(seats, N, device=given.device)
-        self.probs, self.dynamics = (
-            torch.zeros(N, num_classes, device=given.device) for _ in range(2)
-        )
-        self.missed, self.doubt = (torch.zeros(N, device=given.device) for _ in range(2))
+        # of this epoch, by all members
+        self.epoch_doubt = torch.zeros(seats, len(fold), device=fold.device)
+        self.epoch_probs = self.epoch_doubt.new_zeros(seats, len(fold), data.num_classes)
+        self.dynamics = torch.zeros_like(self.epoch_probs[0])
+        self.probs = torch.zeros_like(self.dynamics)
+        self.missed = torch.zeros_like(self.epoch_doubt[0])
+        self.doubt = torch.zeros_like(self.missed)
 
     @torch.no_grad()
     def record(self, rows: Tensor, out: Output) -> None:
@@ -209,20 +209,17 @@ class _Sums:
         self.epoch_doubt[:, rows] = doubt(out).view(seats, -1)
 
     def end_epoch(self, *, is_judged: bool) -> None:
-        """Add what was kept; the predictions of members for rows that they skip only where
-        ``is_judged``.
+        """Add what was kept, all rows at once; the predictions of members for rows that they skip
+        only where ``is_judged``.
         """
         self.dynamics += torch.einsum("fn,fnk->nk", self.share, self.epoch_probs)
-        if not is_judged:
-            return
-        place = torch.arange(len(self.given), device=self.given.device)
-        judged = self.epoch_probs[self.judge, place]
-        self.probs += judged
-        self.missed += missed_labels(judged, self.given)
-        self.doubt += self.epoch_doubt[self.judge, place]
+        if is_judged:
+            probs = self.epoch_probs[self.judge]
+            self.probs += probs
+            self.missed += missed_labels(probs, self.given)
+            self.doubt += self.epoch_doubt[self.judge]
 
-    def mean(self, epochs: int, judged_epochs: int) -> FoldAverages:
-        times = judged_epochs
+    def averages(self, epochs: int, judged: int) -> FoldAverages:
         return FoldAverages(
-            self.probs / times, self.missed / times, self.doubt / times, self.dynamics / epochs
+            self.probs / judged, self.missed / judged, self.doubt / judged, self.dynamics / epochs
         )

@@ -129,10 +129,7 @@ def in_one_fold(labels: Ints, folds: Ints) -> Bools:
     """Rows whose class lies in one fold alone, (N,): no model that judges them has seen the
     class.
     """
-    low, high = (
-        np.full(int(labels.max()) + 1, np.iinfo(np.int64).max),
-        np.full(int(labels.max()) + 1, -1),
-    )
-    np.minimum.at(low, labels, folds)
-    np.maximum.at(high, labels, folds)
-    return np.asarray((low == high)[labels])
+    some_fold = np.zeros(int(labels.max()) + 1, folds.dtype)
+    some_fold[labels] = folds
+    has_others = np.bincount(labels, folds != some_fold[labels]) > 0
+    return np.asarray(~has_others[labels])

@@ -281,10 +281,6 @@ def gather(
         return evidence
     if data.x is None:
         raise ValueError("Expected features to train on, or predictions, got neither.")
-    if not (data.x != data.x[0]).any():
-        raise ValueError(
-            "Expected columns that vary, got constants alone, by which labels cannot be judged."
-        )
     choice = ModelChoice.of(model, estimator, data, mode)
     is_fast = mode == "fast"
     if is_fast:

@@ -213,16 +213,14 @@ def watch_training(
         [(method, MODEL if model == "auto" else model, None), ("ce", LINEAR, fold)]
     )
     votes, agreement = neighbour_votes(given, near, num_classes, apart=groups)
-    # of neighbours alone, as models memorise some rows
-    guess, confidence = votes.argmax(1), votes.max(1)
+    first_votes = votes
     predictions = {"linear": linear.pred_probs, "neighbours": votes, **(others or {})}
     if fold is None:
         predictions["network"] = robust.pred_probs
     probs = _mean([*predictions.values()])
     if len(given) * num_classes <= LARGE:
-        votes = neighbour_votes(
-            soft_labels(given, torch.from_numpy(probs)), near, num_classes, apart=groups
-        )[0]
+        truth = soft_labels(given, torch.from_numpy(probs))
+        votes = neighbour_votes(truth, near, num_classes, apart=groups)[0]
         predictions[f"neighbours{CORRECTED}"] = votes
         probs = _mean([*predictions.values()])
     return replace(
@@ -230,8 +228,8 @@ def watch_training(
         pred_probs=probs,
         neighbour_agreement=agreement,
         dynamics=None if linear.dynamics is None else _mean([robust.pred_probs, linear.dynamics]),
-        guess=guess,
-        guess_confidence=confidence,
+        guess=first_votes.argmax(1),  # of neighbours alone, as models memorise some rows
+        guess_confidence=first_votes.max(1),
         weights=dict.fromkeys(predictions, 1 / len(predictions)),
     )
 
@@ -302,18 +300,12 @@ def prepare_inputs(x: Any, labels: Any, num_classes: int) -> tuple[Tensor, Tenso
     varied = deviation[deviation > 0]
     if not len(varied):
         raise ValueError(
-            "Expected columns of `x` that vary, got none. Labels cannot be judged by constants."
+            "Expected columns that vary, got constants alone, by which labels cannot be judged."
         )
-    low, high = (
-        varied.quantile(torch.tensor([0.1, 0.9]))
-        if len(varied) < 10**6
-        else (varied.min(), varied.max())
-    )
-    unit = (
-        varied.square().mean().sqrt()
-        if high < ONE_UNIT * low
-        else torch.where(deviation > 0, deviation, 1.0)
-    )
+    unit = torch.where(deviation > 0, deviation, 1.0)
+    low, high = varied.quantile(torch.tensor([0.1, 0.9]))
+    if high < ONE_UNIT * low:
+        unit = varied.square().mean().sqrt()
     return centred.div_(unit).clamp_(-CLIP, CLIP), given
 
 
@@ -323,9 +315,8 @@ def find_neighbours(
     near = nearest(inputs.flatten(1).numpy(), min(VOTERS, len(inputs) - 1), seed=seed, apart=groups)
     # where no other group has the class, all would vote against it
     if given is not None and groups is not None:
-        alone = np.flatnonzero(
-            in_one_fold(given.numpy(), np.unique(np.asarray(groups), return_inverse=True)[1])
-        )
+        number = np.unique(np.asarray(groups), return_inverse=True)[1]
+        alone = np.flatnonzero(in_one_fold(given.numpy(), number))
         near.index[alone] = alone[:, None]
     return near
 
@@ -384,12 +375,15 @@ class Trainer:
         self.learned = given if learned is None else learned  # (N,): the labels to train on
         self.data = NoisyData(x, given, tuple(map(str, range(num_classes))), torch.arange(N))
         self.epochs = default_epochs(N) if epochs is None else check_count("epochs", epochs, 1)
-        self.batch_size = (
-            min(128, max(24, N // 12)) if N <= 20_000 else min(1024, int(128 * (N / 20_000) ** 0.5))
-        )
+        self.batch_size = min(128, max(24, N // 12))
+        if N > MANY:
+            self.batch_size = min(1024, int(128 * (N / MANY) ** 0.5))
         self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-        self.seed, self.num_jobs = seed, 0
-        self.done, self.progress, self.total = 0, progress, runs * self.epochs
+        self.seed = seed
+        self.num_jobs = 0
+        self.progress = progress
+        self.done = 0
+        self.total = runs * self.epochs
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"progress": None}  # which belongs to this process

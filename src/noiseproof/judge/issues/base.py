@@ -56,13 +56,14 @@ class Finding:
     details: Mapping[str, Any] = field(default_factory=dict)  # figures that a fix needs
 
     def as_dict(self) -> dict[str, Any]:
-        picture = self.picture and {
-            **self.picture._asdict(),
-            "bars": [list(bar) for bar in self.picture.bars],
-        }
+        picture = None
+        if self.picture is not None:
+            picture = self.picture._asdict()
+            picture["bars"] = [list(bar) for bar in self.picture.bars]
+            picture["marked"] = list(self.picture.marked)
         return asdict(self) | {
             "score": round(self.score, 4),
-            "picture": picture and picture | {"marked": list(picture["marked"])},
+            "picture": picture,
             "columns": list(self.columns),
             "rows": list(self.rows[:MAX_LISTED]),
         }
@@ -162,9 +163,12 @@ class Issue(ABC):
 
     def summary(self, data: Rows) -> dict[str, Any]:
         """Entries of summary.json."""
-        rows = {"rows": int((self.mask & (data.row >= 0)).sum())} if self.flag else {}
-        findings = [one.as_dict() for one in self.findings[:MAX_LISTED]]
-        return {self.name: rows | ({"findings": findings} if findings or not self.flag else {})}
+        entries: dict[str, Any] = {}
+        if self.flag:
+            entries["rows"] = int((self.mask & (data.row >= 0)).sum())
+        if self.findings or not self.flag:
+            entries["findings"] = [one.as_dict() for one in self.findings[:MAX_LISTED]]
+        return {self.name: entries}
 
     @classmethod
     def about_rows(cls, summary: Mapping[str, Any]) -> str:
@@ -213,24 +217,19 @@ class FoundIssue(Issue):
         """
         if not cls.fixes:
             return Fix()
-        if cls.flag:
-            return leave_out_marked(cls, audit)
-        return Fix(
-            columns=frozenset(name for one in found_columns(cls, audit) for name in one["columns"])
-        )
+        if not cls.flag:
+            found = found_columns(cls, audit)
+            return Fix(columns=frozenset(name for one in found for name in one["columns"]))
+        if cls.flag not in audit.issues:
+            raise ValueError(
+                f"Expected an audit that looked for {cls.name!r}, this one did not."
+                f" Audit the data again with --issues {cls.name}, then fix it."
+            )
+        marked = audit.issues[cls.flag].astype(str) == "True"
+        return Fix(left_out=frozenset(audit.issues.loc[marked, "row"].tolist()))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({len(self.found)} findings)"
-
-
-def leave_out_marked(kind: type[Issue], audit: SavedAudit) -> Fix:
-    if kind.flag not in audit.issues:
-        raise ValueError(
-            f"Expected an audit that looked for {kind.name!r}, this one did not."
-            f" Audit the data again with --issues {kind.name}, then fix it."
-        )
-    marked = audit.issues[kind.flag].astype(str) == "True"
-    return Fix(left_out=frozenset(audit.issues.loc[marked, "row"].tolist()))
 
 
 def found_columns(kind: type[Issue], audit: SavedAudit) -> list[dict[str, Any]]:
@@ -272,9 +271,8 @@ def find_issues(
     found = []
     for kind in chosen_types(names):
         try:
-            if (kind.multilabel or not evidence.data.labels.are_sets) and kind.applies(
-                evidence.data
-            ):
+            can_be_told = kind.multilabel or not evidence.data.labels.are_sets
+            if can_be_told and kind.applies(evidence.data):
                 found.append(kind.find(evidence, labels))
         except Exception as error:
             if kind.name in ALWAYS:

@@ -99,10 +99,12 @@ class Population:
         rows = slice(None) if domain is None else domain
         asked = slice(None) if domain is None else domain[sample.at]
         count = int(self.strata.max()) + 1
-        sizes = np.bincount(self.strata[rows], minlength=count).astype(np.float64)
         strata = self.strata[sample.at][asked]
-        hits = np.bincount(strata, weights=value[asked], minlength=count).astype(np.float64)
-        return stratified(hits, np.bincount(strata, minlength=count).astype(np.float64), sizes)
+        return stratified(
+            np.bincount(strata, weights=value[asked], minlength=count),
+            np.bincount(strata, minlength=count),
+            np.bincount(self.strata[rows], minlength=count),
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,7 +156,7 @@ def measure(population: Population | None, answers: Sequence[Decision]) -> Measu
     classes, pairs = _by_class(population, sample, right)
     total = rate.times(len(population.given))
     fixed = len({answer.row for answer in answers if is_wrong(answer)})
-    left = Bounded(*(max(0.0, count - fixed) for count in (total.value, total.low, total.high)))
+    left = total.map(lambda count: max(0.0, count - fixed))
     to_halve = min(3 * len(sample), len(population.given) - len(sample))  # the width falls as 1/√n
     return Measurement(
         len(sample), sample.skipped, rate, classes, pairs, precision, left, to_halve, people
@@ -202,9 +204,7 @@ def gain(
     spoiled = population.estimate(sample, spoils, accepted).times(count)
     # In [0, 1], with ½ where the given and the suggested label are both wrong.
     balance = population.estimate(sample, (1 + sample.suggested - spoils) / 2, accepted)
-    net = Bounded(
-        *((2 * share - 1) * count for share in (balance.value, balance.low, balance.high))
-    )
+    net = balance.map(lambda share: (2 * share - 1) * count)
     among = int(accepted[sample.at].sum())
     return Gain(mended, spoiled, net, among, _needed(net, among, len(sample)))
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from noiseproof.core.arrays import Floats
 from noiseproof.judge.saved import Decision
@@ -28,9 +30,13 @@ class Bounded:
     low: float
     high: float
 
+    def map(self, function: Callable[[float], float]) -> Bounded:
+        """Return an increasing ``function`` of it."""
+        return Bounded(function(self.value), function(self.low), function(self.high))
+
     def times(self, count: float) -> Bounded:
         """Return the count that this is the share of."""
-        return Bounded(count * self.value, count * self.low, count * self.high)
+        return self.map(lambda share: count * share)
 
     def as_count(self) -> str:
         """Return a count in words: ``12 (3 to 25)``."""
@@ -41,7 +47,7 @@ class Bounded:
         return f"{self.value:.1%} ({self.low:.1%} to {self.high:.1%})"
 
 
-def stratified(hits: Floats, asked: Floats, sizes: Floats) -> Bounded:
+def stratified(hits: NDArray[Any], asked: NDArray[Any], sizes: NDArray[Any]) -> Bounded:
     """Return the share Σ_h N_h/N·k_h/n_h, from ``hits`` k_h among the ``asked`` n_h of the
     ``sizes`` N_h of strata, (H,) each.
 
@@ -66,10 +72,8 @@ def stratified(hits: Floats, asked: Floats, sizes: Floats) -> Bounded:
     left = np.sqrt(np.clip((sizes - asked) / np.maximum(sizes - 1, 1), 0, 1))
     lows, highs = jeffreys(hits, asked)
     value = float(weights @ share)
-    below = math.sqrt(float(np.sum((weights * left * (share - lows)) ** 2)))
-    above = math.sqrt(float(np.sum((weights * left * (highs - share)) ** 2)))
-    low = value - below
-    high = value + above
+    low = value - float(np.linalg.norm(weights * left * (share - lows)))
+    high = value + float(np.linalg.norm(weights * left * (highs - share)))
     n = _effective(hits, asked, weights, left)
     if not math.isinf(n):
         exact = exact_share(min(value * n, n), n)
@@ -152,9 +156,7 @@ def agreement(answers: Sequence[Decision], num_classes: int) -> Agreement | None
     chance = sum(counts[0][label] * counts[1][label] for label in counts[0]) / rows**2
     kappa = (same / rows - chance) / (1 - chance) if chance < 1 else math.nan
     differ = exact_share(rows - same, rows)
-    error = Bounded(
-        *(_error_of(share, num_classes) for share in (differ.value, differ.low, differ.high))
-    )
+    error = differ.map(lambda share: _error_of(share, num_classes))
     return Agreement(rows, same / rows, kappa, error)
 
 
@@ -202,11 +204,17 @@ def corrected(rate: Bounded, error: Bounded, num_classes: int) -> Bounded:
     guess = (num_classes - 1) / num_classes
     if error.value >= guess:  # answers that are guesses
         return Bounded(rate.value, 0.0, 1.0)
+
+    def right(measured: Any, wrong: Any) -> Floats:
+        share = (measured - wrong) / np.maximum(1 - wrong / guess, 1e-12)
+        return np.asarray(np.clip(share, 0, 1))
+
     angle = np.linspace(0, 2 * np.pi, ANGLES + 1)  # with the four ends of the axes
-    m, e = (
-        part.value + side * np.where(side > 0, part.high - part.value, part.value - part.low)
-        for part, side in ((rate, np.cos(angle)), (error, np.sin(angle)))
-    )
-    r = np.clip((m - e) / np.maximum(1 - e / guess, 1e-12), 0, 1)
-    value = min(1.0, max(0.0, (rate.value - error.value) / (1 - error.value / guess)))
-    return Bounded(value, float(r.min()), float(r.max()))
+    r = right(_on_axis(rate, np.cos(angle)), _on_axis(error, np.sin(angle)))
+    return Bounded(float(right(rate.value, error.value)), float(r.min()), float(r.max()))
+
+
+def _on_axis(bounded: Bounded, side: Floats) -> Floats:
+    """Return the value for 0, the upper end of the interval for 1, the lower one for −1."""
+    half = np.where(side > 0, bounded.high - bounded.value, bounded.value - bounded.low)
+    return np.asarray(bounded.value + side * half)
