@@ -66,14 +66,14 @@ class LabelIssues:
     voted: VotedRows | None = None  # the rows with the votes of annotators and all other evidence
 
     def __repr__(self) -> str:
-        share = (
-            f"about {self.noise_rate:.1%} wrong" if self.is_predictable else "hardly predictable"
-        )
-        counts = (
-            f"{len(self.quality)} labels of {len(self.cut)} classes, {int(self.is_issue.sum())}"
-            " issues"
-        )
-        return f"LabelIssues({counts}, {share})"
+        share = "hardly predictable"
+        if self.is_predictable:
+            share = f"about {self.noise_rate:.1%} wrong"
+        return f"{type(self).__name__}({self._counts()}, {share})"
+
+    def _counts(self) -> str:
+        number = int(self.is_issue.sum())
+        return f"{len(self.quality)} labels of {len(self.cut)} classes, {number} issues"
 
     def labels_of(self, numbers: Ints) -> NDArray[Any]:
         """Labels of class numbers such as ``suggested``, as the given labels are written."""
@@ -123,11 +123,10 @@ class RowJudge(Brief):
 
     def posterior(self, given: Tensor, probs: Tensor, votes: Votes | None) -> RowPosterior:
         """Of labels (N,), predictions (N, K) and the votes of annotators, without the shift."""
-        if votes is None or self.annotators is None:
-            return reduce_posterior(given, probs, self.noise.posterior(given, probs))
-        return reduce_posterior(
-            given, probs, self.voted(given, probs, votes).posterior(self.annotators)
-        )
+        truth = self.noise.posterior(given, probs)
+        if votes is not None and self.annotators is not None:
+            truth = self.voted(given, probs, votes).posterior(self.annotators)
+        return reduce_posterior(given, probs, truth)
 
     def describe(
         self,
@@ -141,23 +140,24 @@ class RowJudge(Brief):
         """Fields of ``LabelIssues`` that follow from P(wrong) (N,) and the cut, by the ``counted``
         rows (N,).
         """
-        at, counts, right = torch.arange(len(given)), select(counted), 1 - wrong
+        each = torch.arange(len(given))
+        counts = select(counted)
+        right = 1 - wrong
+        transition = self.noise.adjusted_transition(given[counts], wrong[counts], probs[counts])
         return {
             "quality": cut.quality.numpy(),
             "is_issue": cut.is_issue.numpy(),
             "suggested": posterior.suggested.numpy(),
             "suggestion_quality": (wrong * posterior.suggested_share).float().numpy(),
             "predicted": posterior.predicted.numpy(),
-            "transition": (
-                self.noise.adjusted_transition(given[counts], wrong[counts], probs[counts]).numpy()
-            ),
+            "transition": transition.numpy(),
             "cut": cut.thresholds.numpy(),
             "false_positive_rate": float(
                 right[cut.is_issue].sum() / right[counted].sum().clamp(min=SMALL)
             ),
             "margin": posterior.margin.numpy(),
-            "confidence": probs[at, given].numpy(),
-            "suggested_confidence": probs[at, posterior.suggested].numpy(),
+            "confidence": probs[each, given].numpy(),
+            "suggested_confidence": probs[each, posterior.suggested].numpy(),
         }
 
     def voted(self, given: Tensor, probs: Tensor, votes: Votes) -> VotedRows:
@@ -177,10 +177,12 @@ class CountedRows:
 
     @classmethod
     def of(cls, trusted: Any, counted: Any, num_rows: int) -> CountedRows:
-        is_trusted = _mask("trusted", () if trusted is None else trusted, num_rows)
-        is_counted = _mask(
-            "counted", np.ones(num_rows, dtype=bool) if counted is None else counted, num_rows
-        )
+        is_trusted = torch.zeros(num_rows, dtype=torch.bool)
+        if trusted is not None:
+            is_trusted = _mask("trusted", trusted, num_rows)
+        is_counted = torch.ones_like(is_trusted)
+        if counted is not None:
+            is_counted = _mask("counted", counted, num_rows)
         if not bool(is_counted.any()):
             raise ValueError(
                 "Expected rows that are counted, got none. Leave `counted` out to count all."
@@ -211,22 +213,20 @@ def class_means(values: Tensor, classes: Tensor, num_classes: int, counted: Tens
     """The mean of ``values`` (N,) in each class, (K,), over the ``counted`` rows (N,); 0 without
     rows.
     """
-    values, classes = values[select(counted)], classes[select(counted)]
-    sums = torch.zeros(num_classes, dtype=torch.float64).index_add_(0, classes, values)
-    return np.asarray((sums / torch.bincount(classes, minlength=num_classes).clamp(min=1)).numpy())
+    chosen = select(counted)
+    sums = torch.bincount(classes[chosen], values[chosen], num_classes)
+    counts = torch.bincount(classes[chosen], minlength=num_classes).clamp(min=1)
+    return np.asarray((sums / counts).numpy())
 
 
 def _mask(name: str, rows: Any, num_rows: int) -> Tensor:
     """Booleans (N,), or row numbers, as a mask."""
     chosen = np.asarray(rows)
-    mask = np.zeros(num_rows, dtype=bool)
     if chosen.dtype == bool and chosen.shape == (num_rows,):
-        mask = chosen.copy()
-    elif (
-        chosen.dtype.kind in "iu"
-        and chosen.ndim == 1
-        and ((chosen >= 0) & (chosen < num_rows)).all()
-    ):
+        return torch.from_numpy(chosen.copy())
+    mask = np.zeros(num_rows, dtype=bool)
+    is_below = chosen.dtype.kind in "iu" and chosen.ndim == 1 and (chosen < num_rows).all()
+    if is_below and (chosen >= 0).all():
         mask[chosen] = True
     elif chosen.size:
         raise ValueError(
@@ -238,9 +238,7 @@ def _mask(name: str, rows: Any, num_rows: int) -> Tensor:
 
 def with_votes(given: Tensor, probs: Tensor, votes: Tensor) -> Tensor:
     """(1 − a)·p + a·v, with the a of 0, ¼, ½ under which the given labels are most likely."""
-    pair = torch.stack(
-        [probs.gather(1, given[:, None])[:, 0], votes.gather(1, given[:, None])[:, 0]], 1
-    ).double()
+    pair = torch.cat([each.gather(1, given[:, None]) for each in (probs, votes)], 1).double()
     shares = torch.tensor([[1.0, 0.75, 0.5], [0.0, 0.25, 0.5]], dtype=torch.float64)
     a = float(shares[1, int((pair @ shares).clamp(min=0.001).log().mean(0).argmax())])
     return probs if a == 0 else torch.lerp(probs, votes, a)
@@ -264,17 +262,11 @@ class LabelSetIssues(LabelIssues):
     suggested_answers: Bools  # (N, K)
     is_judged: Bools  # (K,): whether enough rows have the label
 
-    def __repr__(self) -> str:
-        pairs = (
-            f"{int(self.label_is_issue.sum())} labels to add or remove in"
-            f" {int(self.is_issue.sum())} rows"
-        )
-        share = (
-            f"about {self.noise_rate:.1%} wrong" if self.is_predictable else "hardly predictable"
-        )
+    def _counts(self) -> str:
         return (
-            f"LabelSetIssues({len(self.quality)} rows of {len(self.names)} labels, {pairs},"
-            f" {share})"
+            f"{len(self.quality)} rows of {len(self.names)} labels,"
+            f" {int(self.label_is_issue.sum())} labels to add or remove in"
+            f" {int(self.is_issue.sum())} rows"
         )
 
     @property
@@ -284,8 +276,7 @@ class LabelSetIssues(LabelIssues):
 
     def changes(self, row: int) -> tuple[list[str], list[str]]:
         """The labels to add to a row, and those to remove from it."""
-        issues, given = self.label_is_issue[row], self.answers[row]
-        return tuple(  # type: ignore[return-value]
-            [self.names[k] for k in np.flatnonzero(issues & (given == is_given))]
-            for is_given in (False, True)
-        )
+        names = np.array(self.names, dtype=object)
+        is_issue = self.label_is_issue[row]
+        given = self.answers[row]
+        return names[is_issue & ~given].tolist(), names[is_issue & given].tolist()

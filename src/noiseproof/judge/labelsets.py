@@ -2,6 +2,8 @@
 label of two classes.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -54,157 +56,23 @@ def find_label_set_issues(
         raise ValueError(
             "Expected one label per row with `annotators`, got several. Leave one of them out."
         )
-    answers, names = as_indicators(labels, classes)
-    probs = _checked(pred_probs if evidence is None else evidence.pred_probs, answers)
+    codes, names = as_indicators(labels, classes)
+    probs = _checked(pred_probs if evidence is None else evidence.pred_probs, codes)
     agreement = None if evidence is None else evidence.neighbour_agreement
     if features is not None and evidence is None and len(probs) > 2:
-        near = nearest(
-            features, min(check_count("neighbours", neighbours, 1), len(probs) - 1), seed=seed
-        )
-        votes = neighbour_votes(answers.astype(np.float32), near, answers.shape[1], apart=groups)[0]
-        agreement = np.where(answers == 1, votes, 1 - votes).astype(np.float32)
-        columns = zip(torch.from_numpy(answers).T, probs.T, votes.T, strict=True)
-        probs = np.stack(
-            [
-                with_votes(y, *(torch.from_numpy(both(each)) for each in pair))[:, 1]
-                for y, *pair in columns
-            ],
-            1,
-        )
-    guess = (
-        guessed(answers, probs) if evidence is None or evidence.guess is None else evidence.guess
-    )
+        k = min(check_count("neighbours", neighbours, 1), len(probs) - 1)
+        near = nearest(features, k, seed=seed)
+        votes = neighbour_votes(codes.astype(np.float32), near, len(names), apart=groups)[0]
+        agreement = np.where(codes == 1, votes, 1 - votes).astype(np.float32)
+        for yes, p, share in zip(codes.T, probs.T, votes.T, strict=True):
+            pair = (torch.from_numpy(both(each)) for each in (p, share))
+            p[:] = with_votes(torch.from_numpy(yes), *pair)[:, 1]
+    guess = None if evidence is None else evidence.guess
+    if guess is None:
+        guess = guessed(codes, probs)
+    answers = codes.astype(bool)
     rows = CountedRows.of(trusted, counted, len(answers))
-    judged = _judge(answers.astype(bool), probs, guess, rows)
-    return _joined(answers.astype(bool), names, probs, agreement, judged, rows, goal)
-
-
-@dataclass(frozen=True, eq=False)
-class _Judged:
-    """The judgement on J of K labels, those that enough rows have and lack."""
-
-    at: Ints  # (J,)
-    noise: AnswerNoise
-    wrong: Floats  # (N, J)
-    predictability: Sequence[Predictability]  # (J,)
-    may_call: Bools  # (K,): which labels are predicted well enough to call rows wrong
-    may_be_fine: bool  # whether so few labels look wrong that there may be none
-
-
-def _judge(
-    answers: Bools,
-    probs: Floats32,
-    guess: Ints,
-    rows: CountedRows,
-) -> _Judged:
-    at = np.flatnonzero([1 < yes < len(answers) - 1 for yes in answers.sum(0)])
-    if not len(at):
-        raise ValueError(
-            "Expected a label that two rows or more have, and two or more do not, got none."
-        )
-    K, counted = answers.shape[1], np.flatnonzero(rows.counted.numpy())
-    answers, probs = answers[:, at], probs[:, at]
-    noisy = rows.uncertain if bool(rows.uncertain.any()) else rows.counted
-    noise = fit_answer_noise(answers, probs, noisy=noisy.numpy(), trusted=rows.trusted.numpy())
-    wrong = np.where(rows.trusted.numpy()[:, None], 0, noise.wrong(answers, probs))
-    codes = answers[counted].astype(np.int64)
-    guesses = [Guesses(codes[:, j], guess[counted, k]) for j, k in enumerate(at.tolist())]
-    predictability = [each.predictability(2) for each in guesses]
-    may_call = np.zeros(K, dtype=bool)
-    may_call[at] = rows.calibrate or [
-        # of rare ones the ranking is enough
-        one.is_predictable or _is_ranked(answers[:, j], probs[:, j])
-        for j, one in enumerate(predictability)
-    ]
-    return _Judged(at, noise, wrong, predictability, may_call, _rate(wrong, rows, K) <= NEGLIGIBLE)
-
-
-def _rate(wrong: Floats, rows: CountedRows, num_labels: int) -> float:
-    """The share of wrong labels among all K of the counted rows, from P(wrong) of some of them;
-    trusted ones have 0.
-    """
-    return float(wrong[rows.uncertain.numpy()].sum() / (rows.counted.sum() * num_labels))
-
-
-def _class_rates(wrong: Floats, answers: Bools, rows: CountedRows) -> Floats:
-    """The share of wrong ones among the given labels of the counted rows, (K,)."""
-    given = answers & rows.counted.numpy()[:, None]
-    return np.asarray((wrong * given).sum(0) / np.maximum(given.sum(0), 1))
-
-
-def _is_ranked(answers: Bools, probs: Floats32) -> bool:
-    """Whether predictions rank rows with the label first: their AUC is above 0.5 by twice its
-    error.
-    """
-    from scipy.stats import rankdata  # its import takes half a second
-
-    yes, n = int(answers.sum()), len(answers)
-    pairs = max(1, yes * (n - yes))
-    auc = (rankdata(probs)[answers].sum() - yes * (yes + 1) / 2) / pairs
-    return bool(auc - 2 * np.sqrt((n + 1) / (12 * pairs)) > 0.5)
-
-
-def _joined(
-    answers: Bools,
-    names: tuple[str, ...],
-    probs: Floats32,
-    agreement: Floats32 | None,
-    judged: _Judged,
-    counted: CountedRows,
-    goal: str,
-) -> LabelSetIssues:
-    """The judgement on all rows from that on each label; labels that are not judged count as
-    right.
-    """
-    (N, K), at = answers.shape, judged.at
-    rows, is_judged, uncertain = np.arange(N), np.isin(np.arange(K), at), counted.uncertain.numpy()
-
-    wrong = np.zeros((N, K))
-    wrong[:, at] = judged.wrong
-    quality = (1 - wrong).astype(np.float32)
-    share = float(uncertain.sum() / counted.counted.sum())  # of the rows that rates refer to
-    noise_rate = _rate(wrong, counted, K)
-    low, high = judged.noise.interval.sum(0) * share / K
-    error = Share.of(noise_rate, int(uncertain.sum()) * K).error if share else 0.0
-    aim, may_call = parse_goal(goal), judged.may_call
-    may_be_fine = aim.aim == "f1" and judged.may_be_fine
-    candidates = uncertain[:, None] & may_call & (wrong > (DOUBTFUL if may_be_fine else 0))
-    flat_wrong, flat_candidates = (torch.from_numpy(each).flatten() for each in (wrong, candidates))
-    cut = worst_labels(flat_wrong, flat_candidates, 2 * K, aim)
-    is_issue = cut.is_issue.view(N, K).numpy()
-    worst = np.where(is_judged, quality, 2.0).argmin(1)
-    flips = is_issue | ((np.arange(K) == worst[:, None]) & ~is_issue.any(1, keepdims=True))
-    confidence = np.where(answers, probs, 1 - probs)[rows, worst].astype(np.float32)
-    eye = np.broadcast_to(np.eye(2), (K, 2, 2)).copy()
-    eye[at] = judged.noise.transition
-    right = quality[uncertain].astype(np.float64)
-    return LabelSetIssues(
-        quality=quality[rows, worst],
-        is_issue=np.asarray(is_issue.any(1)),
-        suggested=np.zeros(N, dtype=np.int64),  # `judge_sets` fills in the numbers of words
-        suggestion_quality=np.where(flips, 1 - quality, 1.0).min(1).astype(np.float32),
-        predicted=np.zeros(N, dtype=np.int64),
-        noise_rate=noise_rate,
-        noise_interval=(max(0.0, float(low) - error), min(1.0, float(high) + error)),
-        class_rates=_class_rates(wrong, answers, counted),
-        transition=eye,
-        cut=cut.thresholds.view(K, 2).numpy(),
-        margin=np.log((confidence + SMALL) / (1 - confidence + SMALL)).astype(np.float32),
-        confidence=confidence,
-        suggested_confidence=1 - confidence,
-        neighbour_agreement=None if agreement is None else agreement[rows, worst],
-        is_predictable=bool(may_call.any()),
-        false_positive_rate=float(right[is_issue[uncertain]].sum() / max(right.sum(), 1e-12)),
-        hit_rate=float(np.mean([each.hit_rate for each in judged.predictability])),
-        chance_rate=float(np.mean([each.chance_rate for each in judged.predictability])),
-        names=names,
-        answers=answers,
-        label_quality=quality,
-        label_is_issue=is_issue,
-        label_probs=probs,
-        suggested_answers=answers ^ flips,
-        is_judged=is_judged,
-    )
+    return SetJudge.fit(answers, probs, guess, rows).judge(answers, names, probs, agreement, goal)
 
 
 def judge_decided_sets(
@@ -230,13 +98,8 @@ def judge_decided_sets(
     """
     assert undecided.guess is not None
     rows = CountedRows.of(trusted, counted, len(answers))
-    judged = _judge(answers, undecided.pred_probs, undecided.guess, rows)
-    probs, at = training.pred_probs, judged.at
-    wrong = np.where(
-        rows.trusted.numpy()[:, None], 0, judged.noise.wrong(answers[:, at], probs[:, at])
-    )
-    agreement = training.neighbour_agreement
-    issues = _joined(answers, names, probs, agreement, replace(judged, wrong=wrong), rows, goal)
+    judge = SetJudge.fit(answers, undecided.pred_probs, undecided.guess, rows)
+    issues = judge.judge(answers, names, training.pred_probs, training.neighbour_agreement, goal)
     known = 1 - issues.label_quality.astype(np.float64)
     known[is_decided] = decided[is_decided] != answers[is_decided]
     rate = float(known[rows.counted.numpy()].mean())
@@ -249,13 +112,144 @@ def judge_decided_sets(
     )
 
 
+@dataclass(frozen=True, eq=False)
+class SetJudge:
+    """What all rows share, by which their labels are judged."""
+
+    rows: CountedRows
+    is_judged: Bools  # (K,): labels that enough rows have, and enough lack
+    noise: AnswerNoise  # of the J labels that are judged
+    predictability: Sequence[Predictability]  # (J,)
+    may_call: Bools  # (K,): which labels are predicted well enough to call rows wrong
+    may_be_fine: bool  # whether so few labels look wrong that there may be none
+
+    @classmethod
+    def fit(cls, answers: Bools, probs: Floats32, guess: Ints, rows: CountedRows) -> SetJudge:
+        has = answers.sum(0)
+        is_judged = (has > 1) & (has < len(answers) - 1)
+        if not is_judged.any():
+            raise ValueError(
+                "Expected a label that two rows or more have, and two or more do not, got none."
+            )
+        noisy = rows.uncertain if bool(rows.uncertain.any()) else rows.counted
+        noise = fit_answer_noise(
+            answers[:, is_judged],
+            probs[:, is_judged],
+            noisy=noisy.numpy(),
+            trusted=rows.trusted.numpy(),
+        )
+        counted = rows.counted.numpy()
+        codes = answers[counted].astype(np.int64)
+        predictability = []
+        may_call = np.zeros_like(is_judged)
+        for k in np.flatnonzero(is_judged):
+            one = Guesses(codes[:, k], guess[counted, k]).predictability(2)
+            predictability.append(one)
+            # of rare ones the ranking is enough
+            is_learned = one.is_predictable or _is_ranked(answers[:, k], probs[:, k])
+            may_call[k] = rows.calibrate or is_learned
+        judge = cls(rows, is_judged, noise, predictability, may_call, False)
+        return replace(judge, may_be_fine=judge.rate(judge.wrong(answers, probs)) <= NEGLIGIBLE)
+
+    def wrong(self, answers: Bools, probs: Floats32) -> Floats:
+        """P(wrong) of each label, (N, K): 0 of trusted rows, and of labels that are not judged."""
+        wrong = np.zeros(answers.shape)
+        wrong[:, self.is_judged] = self.noise.wrong(
+            answers[:, self.is_judged], probs[:, self.is_judged]
+        )
+        wrong[self.rows.trusted.numpy()] = 0
+        return wrong
+
+    def rate(self, wrong: Floats) -> float:
+        """The share of wrong labels among all of the counted rows, from P(wrong) (N, K)."""
+        number = int(self.rows.counted.sum()) * wrong.shape[1]
+        return float(wrong[self.rows.uncertain.numpy()].sum() / number)
+
+    def judge(
+        self,
+        answers: Bools,
+        names: tuple[str, ...],
+        probs: Floats32,
+        agreement: Floats32 | None,
+        goal: str,
+    ) -> LabelSetIssues:
+        """The judgement on all labels; those that are not judged count as right."""
+        N, K = answers.shape
+        each = np.arange(N)
+        wrong = self.wrong(answers, probs)
+        quality = (1 - wrong).astype(np.float32)
+        noise_rate = self.rate(wrong)
+        uncertain = self.rows.uncertain.numpy()
+        low, high = self.noise.interval.sum(0) * self.rows.uncertain_share / K
+        error = Share.of(noise_rate, int(uncertain.sum()) * K).error if uncertain.any() else 0.0
+        aim = parse_goal(goal)
+        least = DOUBTFUL if aim.aim == "f1" and self.may_be_fine else 0.0
+        candidates = uncertain[:, None] & self.may_call & (wrong > least)
+        cut = worst_labels(
+            torch.from_numpy(wrong).flatten(), torch.from_numpy(candidates).flatten(), 2 * K, aim
+        )
+        is_issue = cut.is_issue.view(N, K).numpy()
+        worst = np.where(self.is_judged, quality, 2.0).argmin(1)
+        flips = is_issue.copy()
+        no_issue = ~is_issue.any(1)
+        flips[no_issue, worst[no_issue]] = True
+        confidence = np.where(answers, probs, 1 - probs)[each, worst].astype(np.float32)
+        transition = np.tile(np.eye(2), (K, 1, 1))
+        transition[self.is_judged] = self.noise.transition
+        right = quality[uncertain].astype(np.float64)
+        return LabelSetIssues(
+            quality=quality[each, worst],
+            is_issue=np.asarray(is_issue.any(1)),
+            suggested=np.zeros(N, dtype=np.int64),  # an audit fills in the numbers of words
+            suggestion_quality=np.where(flips, 1 - quality, 1.0).min(1).astype(np.float32),
+            predicted=np.zeros(N, dtype=np.int64),
+            noise_rate=noise_rate,
+            noise_interval=(max(0.0, float(low) - error), min(1.0, float(high) + error)),
+            class_rates=_class_rates(wrong, answers, self.rows),
+            transition=transition,
+            cut=cut.thresholds.view(K, 2).numpy(),
+            margin=np.log((confidence + SMALL) / (1 - confidence + SMALL)).astype(np.float32),
+            confidence=confidence,
+            suggested_confidence=1 - confidence,
+            neighbour_agreement=None if agreement is None else agreement[each, worst],
+            is_predictable=bool(self.may_call.any()),
+            false_positive_rate=float(right[is_issue[uncertain]].sum() / max(right.sum(), 1e-12)),
+            hit_rate=float(np.mean([one.hit_rate for one in self.predictability])),
+            chance_rate=float(np.mean([one.chance_rate for one in self.predictability])),
+            names=names,
+            answers=answers,
+            label_quality=quality,
+            label_is_issue=is_issue,
+            label_probs=probs,
+            suggested_answers=answers ^ flips,
+            is_judged=self.is_judged,
+        )
+
+
+def _class_rates(wrong: Floats, answers: Bools, rows: CountedRows) -> Floats:
+    """The share of wrong ones among the given labels of the counted rows, (K,)."""
+    given = answers & rows.counted.numpy()[:, None]
+    return np.asarray((wrong * given).sum(0) / np.maximum(given.sum(0), 1))
+
+
+def _is_ranked(answers: Bools, probs: Floats32) -> bool:
+    """Whether predictions rank rows with the label first: their AUC is above 0.5 by twice its
+    error.
+    """
+    from sklearn.metrics import roc_auc_score
+
+    yes = int(answers.sum())
+    error = np.sqrt((len(answers) + 1) / (12 * yes * (len(answers) - yes)))
+    return bool(roc_auc_score(answers, probs) - 2 * error > 0.5)
+
+
 def _checked(pred_probs: Any, answers: Ints) -> Floats32:
     if pred_probs is None:
         raise ValueError(
             "Expected `pred_probs` (N, K), the probability of each label, or `evidence`, got"
             " neither."
         )
-    probs = np.asarray(pred_probs, dtype=np.float32)
+    probs = np.array(pred_probs, dtype=np.float32)
     is_valid = probs.shape == answers.shape and bool(np.isfinite(probs).all())
     if not is_valid or (probs < 0).any() or (probs > 1).any():
         values = f" from {probs.min():.4g} to {probs.max():.4g}" if probs.size else ""
