@@ -44,7 +44,7 @@ test-all: lint docs  ## the same with the slow tests and the docs
 	$(BIN)/pytest -n $(JOBS) --dist worksteal -m 'not integration'
 
 # What computes, and the pages and docstrings that show numbers.
-COMPUTING := tests/accelerate tests/analysis tests/audit tests/bench tests/core tests/data tests/estimator tests/heads \
+COMPUTING := tests/accelerate tests/analysis tests/audit tests/bench tests/core tests/data tests/estimator tests/heads tests/judge \
 	tests/losses tests/models tests/noise tests/papers tests/strategies tests/train \
 	tests/house/test_digits.py tests/house/test_packaging.py src
 

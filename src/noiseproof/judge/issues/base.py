@@ -109,6 +109,7 @@ class Issue(ABC):
     badges: ClassVar[Mapping[str, str]] = {}
     remedy: ClassVar[str]  # what to do about it, one sentence
     multilabel: ClassVar[bool] = False  # whether it can be told of rows with several labels, too
+    needs: ClassVar[tuple[str, ...]] = ()  # fields of the rows that must be there
     # what `apply --fix NAME` does, one sentence; "" where only a person can do something
     fixes: ClassVar[str] = ""
     # whether every audit looks for it; others are asked for by name
@@ -117,7 +118,7 @@ class Issue(ABC):
     @classmethod
     def applies(cls, data: Rows) -> bool:
         """Whether such data can have the issue."""
-        return True
+        return all(getattr(data, name) is not None for name in cls.needs)
 
     @classmethod
     @abstractmethod

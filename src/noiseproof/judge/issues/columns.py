@@ -18,7 +18,6 @@ from noiseproof.judge.issues.base import (
 )
 
 if TYPE_CHECKING:
-    from noiseproof.data.rows import Rows
     from noiseproof.judge.evidence.gather import AuditEvidence
     from noiseproof.judge.labelissues import LabelIssues
 
@@ -36,12 +35,9 @@ class EmptyColumns(FoundIssue):
     """
 
     multilabel = True
+    needs = ("table",)
     remedy = "Leave such columns out, or find out why their cells are missing."
     fixes = "Leaves out columns that are constant or without any value."
-
-    @classmethod
-    def applies(cls, data: Rows) -> bool:
-        return data.table is not None
 
     @classmethod
     def find(cls, evidence: AuditEvidence, labels: LabelIssues) -> EmptyColumns:

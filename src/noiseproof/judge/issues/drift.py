@@ -53,14 +53,11 @@ class Drift(FoundIssue):
     """
 
     multilabel = True
+    needs = ("test",)
     remedy = (
         "Find out what changed; measure on data like that which models will see, and weight or"
         " collect rows for it."
     )
-
-    @classmethod
-    def applies(cls, data: Rows) -> bool:
-        return data.test is not None
 
     @classmethod
     def find(cls, evidence: AuditEvidence, labels: LabelIssues) -> Drift:

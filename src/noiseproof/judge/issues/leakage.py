@@ -39,15 +39,12 @@ class Leakage(FoundIssue):
     that models see come first.
     """
 
+    needs = ("table",)
     remedy = "Leave a column out that was made from the label or after it, or that names the rows."
     fixes = (
         "Leaves out columns that predict the label almost perfectly alone, or name or number the"
         " rows."
     )
-
-    @classmethod
-    def applies(cls, data: Rows) -> bool:
-        return data.table is not None
 
     @classmethod
     def find(cls, evidence: AuditEvidence, labels: LabelIssues) -> Leakage:

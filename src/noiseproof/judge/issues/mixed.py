@@ -25,7 +25,6 @@ from noiseproof.judge.issues.base import (
 )
 
 if TYPE_CHECKING:
-    from noiseproof.data.rows import Rows
     from noiseproof.judge.evidence.gather import AuditEvidence
     from noiseproof.judge.labelissues import LabelIssues
     from noiseproof.judge.saved import SavedAudit
@@ -67,6 +66,7 @@ class MixedCells(FoundIssue):
     words and codes.
     """
 
+    needs = ("table",)
     remedy = (
         "Write all numbers of a column in one notation and one unit, and leave missing ones empty."
     )
@@ -74,10 +74,6 @@ class MixedCells(FoundIssue):
         "Writes decimal commas as points, removes commas of thousands, divides numbers in the"
         " larger unit, empties words and codes for missing."
     )
-
-    @classmethod
-    def applies(cls, data: Rows) -> bool:
-        return data.table is not None
 
     @classmethod
     def find(cls, evidence: AuditEvidence, labels: LabelIssues) -> MixedCells:

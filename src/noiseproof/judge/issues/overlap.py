@@ -11,7 +11,6 @@ from noiseproof.core.arrays import Bools, Ints
 from noiseproof.judge.issues.base import NEEDS_ACTION, Bars, Finding, FoundIssue, register_issue
 
 if TYPE_CHECKING:
-    from noiseproof.data.rows import Rows
     from noiseproof.judge.evidence.gather import AuditEvidence
     from noiseproof.judge.labelissues import LabelIssues
 
@@ -31,12 +30,9 @@ class TestOverlap(FoundIssue):
     flag = "is_in_test"
     multilabel = True
     badges: ClassVar = {"is_in_test": "also in the test set"}
+    needs = ("test", "x")
     remedy = "Take these rows out of the training data, or measure on a test set without them."
     fixes = "Leaves out rows that are in the test set, too."
-
-    @classmethod
-    def applies(cls, data: Rows) -> bool:
-        return data.test is not None and data.x is not None
 
     @classmethod
     def find(cls, evidence: AuditEvidence, labels: LabelIssues) -> TestOverlap:

@@ -20,7 +20,6 @@ from noiseproof.judge.issues.base import (
 if TYPE_CHECKING:
     import pandas as pd
 
-    from noiseproof.data.rows import Rows
     from noiseproof.judge.evidence.gather import AuditEvidence
     from noiseproof.judge.labelissues import LabelIssues
 
@@ -44,13 +43,10 @@ class WeakSlices(FoundIssue):
     leaves together. The score follows the difference of both rates, from 0.1 on.
     """
 
+    needs = ("table",)
     remedy = (
         "Look at these rows: their labels are worse, or models need more of them or other columns."
     )
-
-    @classmethod
-    def applies(cls, data: Rows) -> bool:
-        return data.table is not None
 
     @classmethod
     def find(cls, evidence: AuditEvidence, labels: LabelIssues) -> WeakSlices:

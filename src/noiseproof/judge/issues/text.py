@@ -69,12 +69,9 @@ class BadTexts(FoundIssue):
 
     flag = "is_text_issue"
     badges: ClassVar = {"is_text_issue": "odd text"}
+    needs = ("texts",)
     remedy = "Repair the encoding, translate such texts, or leave them out."
     fixes = "Leaves out garbled texts and those in another language."
-
-    @classmethod
-    def applies(cls, data: Rows) -> bool:
-        return data.texts is not None
 
     @classmethod
     def find(cls, evidence: AuditEvidence, labels: LabelIssues) -> BadTexts:
