@@ -28,8 +28,8 @@ from timing import write_rows
 
 from noiseproof.data.pictures import encode_pictures
 from noiseproof.data.text import encode_texts
-from noiseproof.judge.evidence import cross_validate, watch_training
 from noiseproof.judge.evidence.folds import make_folds
+from noiseproof.judge.evidence.network import cross_validate, watch_training
 from noiseproof.judge.labels import find_label_issues
 
 Array = NDArray[Any]

@@ -28,7 +28,7 @@ from noiseproof.judge.crowd.quality import (
     label_again,
     measure_quality,
 )
-from noiseproof.judge.evidence import Evidence
+from noiseproof.judge.evidence.network import Evidence
 
 
 def measured(votes: Votes, classes: int) -> AnnotatorQuality:

@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 
 from noiseproof.audit import LabelReport, audit, read_audit, read_rows
-from noiseproof.judge.evidence import Evidence
+from noiseproof.judge.evidence.network import Evidence
 
 NAUGHTY = '<b>&"'
 CLASSES = (NAUGHTY, "dog", "cat")

@@ -12,9 +12,14 @@ from numpy.typing import NDArray
 from sklearn.metrics import f1_score
 
 from noiseproof.data import NoisyData
-from noiseproof.judge.evidence import VOTERS, Evidence, cross_validate, watch_training
-from noiseproof.judge.evidence.neighbours import nearest, neighbour_votes
-from noiseproof.judge.evidence.network import prepare_inputs, soft_labels
+from noiseproof.judge.evidence.neighbours import VOTERS, nearest, neighbour_votes
+from noiseproof.judge.evidence.network import (
+    Evidence,
+    cross_validate,
+    prepare_inputs,
+    soft_labels,
+    watch_training,
+)
 from noiseproof.judge.labels import find_label_issues
 from noiseproof.strategies import predict_log_probs
 from noiseproof.strategies.averages import HeldOutAverages, TrainingAverages

@@ -13,13 +13,13 @@ from torch.nn import functional as F
 
 from noiseproof.data import NoisyData
 from noiseproof.data.base import derive_generator, shuffled
-from noiseproof.judge.evidence import cross_validate
 from noiseproof.judge.evidence.fold_networks import (
     FoldSettings,
     is_foldable,
     make_members,
     train_folds,
 )
+from noiseproof.judge.evidence.network import cross_validate
 from noiseproof.losses import CR
 from noiseproof.models.classifier import build_classifier
 from noiseproof.train import Diverged, Settings, get_method

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from scipy.stats import binom
 from sklearn.preprocessing import LabelEncoder
 
-from noiseproof.judge.evidence import Evidence, cross_validate, watch_training
 from noiseproof.judge.evidence.neighbours import nearest
+from noiseproof.judge.evidence.network import Evidence, cross_validate, watch_training
 from noiseproof.judge.interval import Guesses
 from noiseproof.judge.labelissues import LabelIssues
 from noiseproof.judge.labels import find_label_issues

@@ -9,7 +9,7 @@ from noiseproof.core.lazy import lazily
 
 if TYPE_CHECKING:
     from noiseproof.judge.crowd.consensus import Consensus, consensus
-    from noiseproof.judge.evidence import Evidence, cross_validate, watch_training
+    from noiseproof.judge.evidence.network import Evidence, cross_validate, watch_training
     from noiseproof.judge.labelissues import LabelIssues, LabelSetIssues
     from noiseproof.judge.labels import find_label_issues
 
@@ -27,9 +27,9 @@ __all__ = [
 _HOMES = {
     "Consensus": "crowd.consensus",
     "consensus": "crowd.consensus",
-    "Evidence": "evidence",
-    "cross_validate": "evidence",
-    "watch_training": "evidence",
+    "Evidence": "evidence.network",
+    "cross_validate": "evidence.network",
+    "watch_training": "evidence.network",
     "LabelIssues": "labelissues",
     "LabelSetIssues": "labelissues",
     "find_label_issues": "labels",

@@ -39,14 +39,18 @@ FALL = np.array([6.0, 30.0])
 PSEUDO = 2.0  # questions that this density counts as
 TEMPER = 0.5  # power of the likelihood: rows differ less independently than it assumes
 # rows that count at most for the range of the share, and its ends
-RANGE_ROWS, QUANTILES = 250, (0.015, 0.985)
+RANGE_ROWS = 250
+QUANTILES = (0.015, 0.985)
 # of the log-likelihood, by which labels without noise fit worse where the range excludes them
 NO_NOISE = 0.25
 # of a: the most likely value, and the deviations of log a above and below it
-SLOPE, SHARPER, FLATTER = 1.3, 0.5, 0.2
+SLOPE = 1.3
+SHARPER = 0.5
+FLATTER = 0.2
 OFFSET = 1.0  # standard deviation of b: predictions are rarely far off on average
 BINS = 80  # of rows by p, which the curve is fitted to
-FITS, SHARED = 25, 10  # rounds of the curve, and of the prior
+FITS = 25  # rounds of the curve
+SHARED = 10  # rounds of the prior
 FLOOR = 0.005  # of both parts of z: (t)₊ is (t + √(t² + 4·FLOOR²))/2, which falls on below 0
 POINTS = np.linspace(0, 1, 1001)  # of p at which P(wrong) is computed; rows lie between them
 
@@ -78,7 +82,8 @@ class AnswerNoise:
 
 def _log_odds(p: Floats) -> Floats:
     """z of predictions (n,) for each pair of rates, (C, n)."""
-    yes, no = p - RATES[:, 1:], 1 - RATES[:, :1] - p
+    yes = p - RATES[:, 1:]
+    no = 1 - RATES[:, :1] - p
     return np.asarray(np.log((yes + np.hypot(yes, 2 * FLOOR)) / (no + np.hypot(no, 2 * FLOOR))))
 
 
@@ -105,25 +110,23 @@ def fit_answer_noise(
     trusted = np.zeros(len(answers), dtype=bool) if trusted is None else trusted
     curves = []
     for k in range(answers.shape[1]):
-        p, yes = probs[:, k].astype(np.float64), answers[:, k]
+        p = probs[:, k].astype(np.float64)
+        yes = answers[:, k]
         curves.append(
             _Curves.fit(_Bins.of(p[noisy], yes[noisy]), _Bins.of(p[trusted], yes[trusted]))
         )
-    likelihood, temper = (
-        np.stack([curve.likelihood for curve in curves]),
-        min(TEMPER, RANGE_ROWS / max(1, noisy.sum())),
-    )
+    likelihood = np.stack([curve.likelihood for curve in curves])
+    temper = min(TEMPER, RANGE_ROWS / max(1, noisy.sum()))
     weights, wide = _weights(likelihood, temper)
-    wrong_at = np.stack(
-        [np.tensordot(w, each.wrong_at(POINTS), 1) for w, each in zip(weights, curves, strict=True)]
-    )
-    ends = np.stack(
-        [curve.rate_quantiles(*pair) for curve, *pair in zip(curves, weights, wide, strict=True)]
-    )
+    wrong_at = []
+    ends = []
+    for curve, weight, wide_weight in zip(curves, weights, wide, strict=True):
+        wrong_at.append(np.tensordot(weight, curve.wrong_at(POINTS), 1))
+        ends.append(curve.rate_quantiles(weight, wide_weight))
+    low, high = np.moveaxis(np.stack(ends), 2, 0)  # (K, 2)
     excludes_none = temper * (likelihood.max(1) - likelihood[:, 0]) > NO_NOISE
-    return AnswerNoise(
-        weights, wrong_at, np.stack([excludes_none * ends[..., 0].min(1), ends[..., 1].max(1)], 1)
-    )
+    interval = np.stack([excludes_none * low.min(1), high.max(1)], 1)
+    return AnswerNoise(weights, np.stack(wrong_at), interval)
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,7 +160,8 @@ class _Curves:
         """Maximise the likelihood and the prior of a and b by Levenberg-Marquardt steps with
         Fisher's information.
         """
-        rows, yes = np.append(noisy.rows, trusted.rows), np.append(noisy.yes, trusted.yes)
+        rows = np.append(noisy.rows, trusted.rows)
+        yes = np.append(noisy.yes, trusted.yes)
         z = _log_odds(np.append(noisy.p, trusted.p))  # (C, B)
         has_noise = np.arange(len(rows)) < len(noisy.p)
         low = RATES[:, 1:] * has_noise
@@ -173,29 +177,33 @@ class _Curves:
             fit = (yes * np.log(p) + (rows - yes) * np.log1p(-p)).sum(1)
             return q, p, fit - ((slope - start) ** 2 * firmness(slope) + (offset / OFFSET) ** 2) / 2
 
-        slope, offset = np.full(len(RATES), start), np.zeros(len(RATES))
-        q, p, best = predict(slope, offset)
+        at = np.stack([np.full(len(RATES), start), np.zeros(len(RATES))])
+        q, p, best = predict(*at)
         damping = np.full(len(RATES), 1e-3)
         for _ in range(FITS):
-            dp, variance = span * q * (1 - q), p * (1 - p)
+            slope, offset = at
+            dp = span * q * (1 - q)
             dz = np.exp(slope)[:, None] * z
-            pull, weight = (yes - rows * p) / variance * dp, rows / variance * dp**2
-            g_slope, g_offset = (
-                (pull * dz).sum(1) - (slope - start) * firmness(slope),
-                pull.sum(1) - offset / OFFSET**2,
-            )
+            variance = p * (1 - p)
+            pull = (yes - rows * p) / variance * dp
+            weight = rows / variance * dp**2
+            g_slope = (pull * dz).sum(1) - (slope - start) * firmness(slope)
+            g_offset = pull.sum(1) - offset / OFFSET**2
             h_slope = ((weight * dz**2).sum(1) + firmness(slope)) * (1 + damping)
-            h_offset, h_both = (weight.sum(1) + OFFSET**-2) * (1 + damping), (weight * dz).sum(1)
+            h_offset = (weight.sum(1) + OFFSET**-2) * (1 + damping)
+            h_both = (weight * dz).sum(1)
             det = h_slope * h_offset - h_both**2
-            moved = (
-                slope + np.clip((h_offset * g_slope - h_both * g_offset) / det, -1, 1),
-                offset + np.clip((h_slope * g_offset - h_both * g_slope) / det, -3, 3),
-            )
+            by_slope = np.clip((h_offset * g_slope - h_both * g_offset) / det, -1, 1)
+            by_offset = np.clip((h_slope * g_offset - h_both * g_slope) / det, -3, 3)
+            moved = at + np.stack([by_slope, by_offset])
             new_q, new_p, new = predict(*moved)
             is_better = new > best
-            slope, offset = np.where(is_better, moved, (slope, offset))
-            q, p = np.where(is_better[:, None], (new_q, new_p), (q, p))
-            best, damping = np.maximum(new, best), np.where(is_better, damping / 3, damping * 5)
+            at = np.where(is_better, moved, at)
+            q = np.where(is_better[:, None], new_q, q)
+            p = np.where(is_better[:, None], new_p, p)
+            best = np.maximum(new, best)
+            damping = np.where(is_better, damping / 3, damping * 5)
+        slope, offset = at
         return cls(slope, offset, best, noisy)
 
     def wrong_at(self, p: Floats) -> Floats:
@@ -204,16 +212,16 @@ class _Curves:
         """
         z = np.exp(self.slope)[:, None] * _log_odds(p) + self.offset[:, None]
         q = expit(np.clip(z, -30, 30))
-        missing, added = RATES[:, :1], RATES[:, 1:]
+        missing = RATES[:, :1]
+        added = RATES[:, 1:]
         yes = added + (1 - missing - added) * q
         return np.stack([missing * q / (1 - yes), added * (1 - q) / yes], 1)
 
     def rate_quantiles(self, *weights: Floats) -> Floats:
         """Both quantiles of the share of wrong answers by each of W weights (C,), (W, 2)."""
         no, yes = np.moveaxis(self.wrong_at(self.noisy.p), 1, 0)  # (C, B)
-        rate = (
-            yes @ self.noisy.yes + no @ (self.noisy.rows - self.noisy.yes)
-        ) / self.noisy.rows.sum()
+        wrong = yes @ self.noisy.yes + no @ (self.noisy.rows - self.noisy.yes)
+        rate = wrong / self.noisy.rows.sum()
         order = np.argsort(rate)
         at = [np.searchsorted(each[order].cumsum(), QUANTILES) for each in weights]
         return np.asarray(rate[order[np.minimum(at, len(order) - 1)]])

@@ -131,12 +131,7 @@ class VotedRows:
     def vote_shares(self) -> Tensor:
         """Return the shares of the classes among the votes of each crowd, (C, K)."""
         crowds = int(torch.cat(self.crowds).max()) + 1
-        counts = torch.ones(crowds, self.num_classes, dtype=torch.float64)
-        counts.index_put_(
-            (self.crowds[0][self.row], self.label),
-            torch.ones(1, dtype=torch.float64),
-            accumulate=True,
-        )
+        counts = 1.0 + count_pairs(self.crowds[0][self.row], self.label, (crowds, self.num_classes))
         return counts / counts.sum(1, keepdim=True)
 
     @cached_property
@@ -150,14 +145,9 @@ class VotedRows:
 
     def log_prior(self, rows: slice, beta: float, frequency: Tensor) -> Tensor:
         """log q up to a constant, (n, K)."""
-        base = frequency.clamp(min=SMALL).log()
-        if base.ndim == 1:  # the same in all crowds
-            count = len(range(len(self.votes))[rows])
-            base = base.expand(count, -1)
-        else:
-            base = base[self.crowds[0][rows]]
+        base = frequency.clamp(min=SMALL).log()[self.crowds[0][rows]]
         if self.probs is None:
-            return base.clone()
+            return base
         p = (self.probs[rows].double() + FLOOR * min(1, 10 / self.num_classes)).log_()
         return max(0.0, 1 - beta) * base + beta * p
 
@@ -224,6 +214,12 @@ class _Counts:
         weight = OF_VOTES * (few - 1) * (1.0 if random is None else DRAWN_OF_VOTES)
         total = self.truth + weight * self.truth.sum(1, keepdim=True) * rows.vote_shares
         return Annotators(confusion, accuracy, beta, _mean(total, random))
+
+
+def count_pairs(first: Tensor, second: Tensor, shape: tuple[int, int]) -> Tensor:
+    """Return how often each pair of numbers occurs in both (n,), of a ``shape``, float64."""
+    counts = torch.bincount(first * shape[1] + second, minlength=shape[0] * shape[1])
+    return counts.view(shape).double()
 
 
 def fit_annotators(rows: VotedRows) -> Annotators:

@@ -122,10 +122,9 @@ def _dawid_skene(rows: VotedRows) -> Tensor:
     """
     truth = _shares(rows)
     every_row = slice(0, len(rows.votes))
-    A = len(rows.votes.names)
-    K = rows.num_classes
+    crowds, K = rows.vote_shares.shape
     for _ in range(ROUNDS):
-        counts = torch.zeros(A, K, K, dtype=torch.float64)  # (A, given, true)
+        counts = truth.new_zeros(len(rows.votes.names), K, K)  # (A, given, true)
         rows.add_counts(truth, slice(None), 0, counts)
         # P_a(l | k) of a class k that an annotator was never seen to label is 0, as in the paper:
         # not SMALL/SMALL.
@@ -133,7 +132,8 @@ def _dawid_skene(rows: VotedRows) -> Tensor:
         log_confusion = confusion.clamp(min=SMALL).log()
         likelihood = log_confusion[rows.annotator, rows.label]  # (V, K)
         before = truth
-        log_prior = rows.log_prior(every_row, 1.0, truth.mean(0)).log_softmax(1)
+        frequency = truth.mean(0).expand(crowds, K)
+        log_prior = rows.log_prior(every_row, 1.0, frequency).log_softmax(1)
         truth = log_prior.index_add(0, rows.row, likelihood).softmax(1)
         if float((truth - before).abs().max()) < CONVERGED:
             break

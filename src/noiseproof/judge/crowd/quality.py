@@ -16,7 +16,7 @@ from torch import Tensor
 
 from noiseproof.core.arrays import Bools, Floats, Ints
 from noiseproof.core.messages import Brief
-from noiseproof.judge.crowd.confusion import Annotators, VotedRows, draw_annotators
+from noiseproof.judge.crowd.confusion import Annotators, VotedRows, count_pairs, draw_annotators
 from noiseproof.judge.posterior import SMALL
 
 if TYPE_CHECKING:
@@ -147,13 +147,9 @@ def measure_quality(rows: VotedRows, fitted: Annotators, seed: int = 0) -> Annot
     drawn = [_density(rows, annotators) for annotators in draw_annotators(rows, fitted, seed)]
     density = torch.stack(drawn).mean(0)
     below = density.cumsum(1)
-    labels = torch.bincount(rows.annotator, minlength=A)
-    given = torch.zeros(A, K, dtype=torch.float64).index_put_(
-        (rows.annotator, rows.label),
-        torch.ones(len(rows.label), dtype=torch.float64),
-        accumulate=True,
-    )
-    total = labels.clamp(min=1).double()[:, None]
+    given = count_pairs(rows.annotator, rows.label, (A, K))
+    labels = given.sum(1).long()
+    total = labels.clamp(min=1)[:, None]
     chance = (given / total * truth_counts / total).sum(1)
     return AnnotatorQuality(
         names=rows.votes.names,

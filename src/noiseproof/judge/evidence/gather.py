@@ -317,15 +317,14 @@ def _teach(data: Rows, training: Evidence) -> Taught:
     assert data.decided is not None
     changed = data.labels.changed(data.decided)
     if changed.are_sets:
-        answers = changed.answers.astype(np.int64)
-        return Taught(answers, training.weights, label_weights=training.label_weights)
+        return Taught(changed.answers.astype(np.int64), training)
     labels = changed.codes
     if training.pred_probs.size > LARGE:
-        return Taught(labels, training.weights)
+        return Taught(labels, training)
     truth = soft_labels(torch.from_numpy(data.given), torch.from_numpy(training.pred_probs))
     decided = torch.from_numpy(np.flatnonzero(data.decided >= 0))
     truth[decided] = torch.eye(truth.shape[1])[torch.from_numpy(labels)[decided]]
-    return Taught(labels, training.weights, truth)
+    return Taught(labels, training, truth)
 
 
 @dataclass(frozen=True, eq=False)

@@ -52,24 +52,6 @@ MANY = 20_000  # rows beyond which the number of epochs falls faster
 LARGE = 50_000_000  # probabilities N·K beyond which there is no second round
 
 
-@dataclass(frozen=True, eq=False)
-class Taught:
-    """Labels of N rows to fit models to.
-
-    A model of a fold learns the decisions on the rows of other folds only. Soft labels and weights,
-    which all folds share and which would carry a decision back to its own row, are those of models
-    that saw no decision.
-    """
-
-    labels: Ints  # (N,), or answers (N, K): the decided label, else the given one
-    weights: Mapping[str, float]  # of the models, by name
-    # (N, K): P(true k) without decisions, of a decided row 1 for its label; None of many rows, and
-    # of several labels
-    truth: Tensor | None = None
-    # (K, M + 1), of several labels a row: those of `join_answers`
-    label_weights: Floats | None = None
-
-
 @dataclass(frozen=True, eq=False, repr=False)
 class Evidence(Brief):
     """Predictions for N rows and K classes, from trainings and neighbours; of several labels a row,
@@ -93,6 +75,22 @@ class Evidence(Brief):
     weights: Mapping[str, float] = field(default_factory=dict)
     # (K, M + 1), of several labels a row: those of `join_answers`
     label_weights: Floats | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Taught:
+    """Labels of N rows to fit models to.
+
+    A model of a fold learns the decisions on the rows of other folds only. Soft labels and weights,
+    which all folds share and which would carry a decision back to its own row, are those of models
+    that saw no decision.
+    """
+
+    labels: Ints  # (N,), or answers (N, K): the decided label, else the given one
+    undecided: Evidence  # of models that saw no decision
+    # (N, K): P(true k) without decisions, of a decided row 1 for its label; None of many rows, and
+    # of several labels
+    truth: Tensor | None = None
 
 
 def cross_validate(
@@ -263,7 +261,8 @@ def _combined(
     ``others``, else equal.
     """
     if taught is not None:
-        return mix(predictions, taught.weights), taught.weights
+        weights = taught.undecided.weights
+        return mix(predictions, weights), weights
     if others:
         return join(given.numpy(), predictions)
     return _mean([*predictions.values()]), dict.fromkeys(predictions, 1 / len(predictions))

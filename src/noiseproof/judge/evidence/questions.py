@@ -144,9 +144,8 @@ def question_evidence(
         model = MODEL if model == "auto" else model
         robust, linear = trainer.train([(method or METHOD, model, number), ("ce", LINEAR, number)])
         predictions |= {"network": robust.pred_probs, "linear": linear.pred_probs}
-    probs, weights = join_answers(
-        answers, predictions, None if taught is None else taught.label_weights
-    )
+    known_weights = None if taught is None else taught.undecided.label_weights
+    probs, weights = join_answers(answers, predictions, known_weights)
     agreement = np.where(answers == 1, votes, 1 - votes).astype(np.float32)
     return Evidence(
         probs,

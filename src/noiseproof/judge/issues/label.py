@@ -201,15 +201,17 @@ def _count_votes(labels: LabelIssues, data: Rows, annotators: Votes, rows: Ints)
     outweighed = np.zeros(len(rows))
     if labels.judge is not None and labels.judge.annotators is not None:
         log_p = labels.judge.annotators.confusion.log().numpy()
-        evidence = log_p[votes.annotator, suggested, votes.label]
-        np.add.at(outweighed, votes.row, evidence - log_p[votes.annotator, given, votes.label])
-    who: list[tuple[list[str], list[str]]] = [([], []) for _ in rows]
-    for i, (row, annotator) in enumerate(zip(votes.row, votes.annotator, strict=True)):
-        if votes.label[i] == given[i]:
-            who[row][0].append(votes.names[annotator])
-        if votes.label[i] == suggested[i]:
-            who[row][1].append(votes.names[annotator])
-    total = np.bincount(votes.row, minlength=len(rows)).tolist()
+        for_suggested = log_p[votes.annotator, suggested, votes.label]
+        for_given = log_p[votes.annotator, given, votes.label]
+        outweighed += np.bincount(votes.row, for_suggested - for_given, len(rows))
+    names = np.array(votes.names, dtype=object)[votes.annotator]
+
+    def named(says: Bools) -> list[list[str]]:
+        ends = np.searchsorted(votes.row[says], np.arange(1, len(rows)))
+        return [part.tolist() for part in np.split(names[says], ends)[: len(rows)]]
+
+    who = [*zip(named(votes.label == given), named(votes.label == suggested), strict=True)]
+    total = np.diff(votes.first).tolist()
     counts = [(len(a), len(b), n) for (a, b), n in zip(who, total, strict=True)]
     return [counts, (outweighed > 0).tolist(), who]
 

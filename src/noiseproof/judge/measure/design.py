@@ -242,39 +242,37 @@ def propose(
     these rows represent the rest.
     """
     check_count("count", count, 1)
-    questions: list[Proposal] = []
+    proposals: dict[Purpose, list[Proposal]] = {}
+    frame = audit.issues
+    rows = frame["row"].to_numpy()
+    closed = {answer.row for answer in answers}
     if share := mixture.get("measure"):
         asked = len(measured_answers(answers)) + round(share * count)
         assert design is not None  # it measures
-        for one in design.questions(answers, asked):
-            questions.append(Proposal(one.row, "measure", one.probability))
-    frame = audit.issues
-    closed = {answer.row for answer in answers} | {question.row for question in questions}
-    order = np.lexsort((frame["row"], frame["model_quality"], frame["label_quality"]))
-    worst = frame["row"].to_numpy()[order]
-    worst = worst[~np.isin(worst, list(closed))]
+        questions = design.questions(answers, asked)
+        proposals["measure"] = [Proposal(one.row, "measure", one.probability) for one in questions]
+        closed |= {one.row for one in questions}
+        count -= len(questions)
     find = mixture.get("find", 0.0)
     learn = mixture.get("learn", 0.0)
-    others = count - len(questions) if find or learn else 0
-    found = worst[: round(others * find / (find + learn or 1))].tolist()
-    uncertain: list[int] = []
+    if find:
+        order = np.lexsort((rows, frame["model_quality"], frame["label_quality"]))
+        worst = rows[order]
+        worst = worst[~np.isin(worst, list(closed))][: round(count * find / (find + learn))]
+        proposals["find"] = [Proposal(row, "find") for row in worst.tolist()]
+        closed |= {*worst.tolist()}
+        count -= len(worst)
     if learn:
         import pandas as pd
 
-        group = pd.to_numeric(frame["duplicate_group"]).fillna(-1).to_numpy(np.int64)
         at = most_informative(
             1 - frame["label_quality"].to_numpy(np.float64),
             np.unique(frame["given_label"], return_inverse=True)[1],
-            group,
-            np.isin(frame["row"].to_numpy(), [*closed, *found]),
-            others - len(found),
+            pd.to_numeric(frame["duplicate_group"]).fillna(-1).to_numpy(np.int64),
+            np.isin(rows, list(closed)),
+            count,
         )
-        uncertain = frame["row"].to_numpy()[at].tolist()
-    proposals: dict[Purpose, list[Proposal]] = {
-        "measure": questions,
-        "find": [Proposal(row, "find") for row in found],
-        "learn": [Proposal(row, "learn") for row in uncertain],
-    }
+        proposals["learn"] = [Proposal(row, "learn") for row in rows[at].tolist()]
     return interleave(proposals, mixture)
 
 
