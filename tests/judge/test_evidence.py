@@ -256,7 +256,7 @@ def test_soft_labels_move_wrong_labels_only() -> None:
 @pytest.mark.parametrize(
     ("x", "labels", "K", "folds", "message"),
     [
-        (np.zeros((4, 2)), [0, 1, 0, 1], 2, [0, 1, 0, 1], "columns of `x` that vary"),
+        (np.zeros((4, 2)), [0, 1, 0, 1], 2, [0, 1, 0, 1], "Expected columns that vary"),
         (np.full((4, 2), np.nan), [0, 1, 0, 1], 2, [0, 1, 0, 1], "finite numbers"),
         (np.eye(4), [0, 1, 0], 2, [0, 1, 0, 1], "Expected `x` of shape"),
         (np.eye(4), [0, 1, 0, 2], 2, [0, 1, 0, 1], "Expected labels in 0 … 1"),
