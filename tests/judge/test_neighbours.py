@@ -49,7 +49,7 @@ def test_blocks_of_an_approximate_search_are_reported() -> None:
         blobs(2**16 + 100, 2),
         1,
         exact=False,
-        tell=lambda done, total: reported.append((done, total)),
+        report=lambda done, total: reported.append((done, total)),
     )
     assert reported == [(2**16, 2**16 + 100), (2**16 + 100, 2**16 + 100)]
 

@@ -1,4 +1,4 @@
-"""Short names for the types of NumPy arrays."""
+"""Short names for the types of NumPy arrays, and rows by value."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -7,3 +7,15 @@ Bools = NDArray[np.bool_]
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Floats32 = NDArray[np.float32]
+
+
+def by_value(rows: Ints, values: Ints) -> list[Ints]:
+    """Row numbers (n,) in parts of equal ``values`` (N,), in the order of these.
+
+    >>> [part.tolist() for part in by_value(np.array([0, 1, 3]), np.array([7, 2, 2, 7]))]
+    [[1], [0, 3]]
+    """
+    if not len(rows):
+        return []
+    rows = rows[np.argsort(values[rows], kind="stable")]
+    return np.split(rows, np.flatnonzero(np.diff(values[rows])) + 1)

@@ -96,7 +96,7 @@ def fit_answer_noise(
 ) -> AnswerNoise:
     """Fit the noise of ``answers`` (N, K) with the predictions ``probs`` (N, K).
 
-    Rates are those of the ``noisy`` rows (N,), by default all; ``trusted`` rows have no noise, so
+    Rates refer to the ``noisy`` rows (N,), by default all; ``trusted`` rows have no noise, so
     that their answers alone show q.
 
     >>> random = np.random.default_rng(0)

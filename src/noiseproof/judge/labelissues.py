@@ -43,7 +43,7 @@ class LabelIssues:
     predicted: Ints  # (N,) the most likely label by the predictions alone
     noise_rate: float
     noise_interval: tuple[float, float]  # at least and at most
-    class_rates: Floats  # (K,): share of wrong labels among those of each given class
+    class_rates: Floats  # (K,): share of wrong labels in each given class
     transition: Floats  # (K, K): T[i, j] = P(given j | true i), rows sum to one
     cut: Floats  # (K,): a label of class k whose quality is below cut[k] is an issue
     false_positive_rate: float  # expected share of right labels that are called issues
@@ -122,7 +122,7 @@ class RowJudge(Brief):
     shift: float = 0.0  # of the log odds of P(wrong)
 
     def posterior(self, given: Tensor, probs: Tensor, votes: Votes | None) -> RowPosterior:
-        """Of labels (N,), predictions (N, K) and the votes of annotators, without the shift."""
+        """The posterior of labels (N,), without the shift, by predictions (N, K) and votes."""
         truth = self.noise.posterior(given, probs)
         if votes is not None and self.annotators is not None:
             truth = self.voted(given, probs, votes).posterior(self.annotators)
@@ -198,7 +198,7 @@ class CountedRows:
         )
 
     def shift_to_rate(self, wrong: Tensor, rate: float) -> tuple[Tensor, float]:
-        """P(wrong) of the uncertain rows, shifted so that ``rate`` is that of all counted ones; and
+        """P(wrong) of the uncertain rows, shifted so that all counted rows have this ``rate``; and
         the shift.
         """
         return shift_to_mean(wrong[self.uncertain], rate / max(self.uncertain_share, SMALL))
@@ -248,10 +248,10 @@ def with_votes(given: Tensor, probs: Tensor, votes: Tensor) -> Tensor:
 class LabelSetIssues(LabelIssues):
     """The quality of N rows with several of K labels, and of each label of a row.
 
-    ``quality`` is that of the worst label of a row, and ``suggested_answers`` the labels without
-    those that are issues and with those that are missing. ``class_rates`` (K,) are shares of wrong
-    labels among the given ones, ``transition`` (K, 2, 2) the probabilities of no and yes by the
-    true answer, ``cut`` (K, 2) those of no and yes.
+    ``quality`` is the quality of the worst label of a row, and ``suggested_answers`` are the labels
+    without the ones that are issues and with the missing ones. ``class_rates`` (K,) are shares of
+    wrong labels among the given ones, ``transition`` (K, 2, 2) the probabilities of no and yes by
+    the true answer, ``cut`` (K, 2) the cuts of no and yes.
     """
 
     names: tuple[str, ...]  # (K,)

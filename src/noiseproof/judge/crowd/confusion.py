@@ -9,7 +9,7 @@ class k as l,
   frequencies f of the classes, and the β under which the votes are most likely: predictions that
   know nothing leave the frequencies.
 * P_a is counted from few labels, so each class starts with ``PER_CLASS``·K labels of an annotator
-  whose accuracy is that of a, r_a, and who errs as the whole crowd does; r_a itself starts
+  who is right as often as a is, r_a, and who errs as the whole crowd does; r_a itself starts
   with ``OVERALL`` labels of the crowd's accuracy. Both were chosen on simulated crowds
   (``benchmarks/crowd.py --dev``).
 * Two or three votes per row hardly distinguish a rare class from errors: with n votes per row on

@@ -89,8 +89,8 @@ def consensus(
 
 
 def resolve_ties(scores: NDArray[Any], prior: NDArray[Any], seed: int) -> Ints:
-    """Return the class of the best score, (N,): of equal ones that of the best ``prior``, else one
-    at random.
+    """Return the class of the best score, (N,): of equal ones the class of the best ``prior``,
+    else one at random.
     """
     best = scores >= scores.max(1, keepdims=True) - SAME
     prior = np.where(best, prior, -np.inf)

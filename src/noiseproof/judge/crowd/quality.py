@@ -166,7 +166,7 @@ def _density(rows: VotedRows, fitted: Annotators) -> Tensor:
     """Return the posterior of r_a at each of ``RATES``, (A, 401), where the confusions of the
     others are known.
 
-    log(r·w + (1 − r)·e) is that of r·e^u + 1 − r up to a constant, u = log(w/e): votes are counted
+    log(r·w + (1 − r)·e) is log(r·e^u + 1 − r) up to a constant, u = log(w/e): votes are counted
     at the next two of ``ODDS``, which is linear interpolation.
     """
     A = len(rows.votes.names)
@@ -226,7 +226,7 @@ def label_again(
 
     The gain of a label by annotator a is the information about the true one, in bits, I = H(q) −
     Σ_l P(l)·H(q | l) with P(l) = Σ_k q_k·P_a(l | k), over the number of labels that the row has.
-    The annotator is the best of those who have not labelled the row. With ``most``, nobody gets
+    The annotator is the best of those who have not labelled the row. With ``most``, no one gets
     more rows than that; other rows than ``among`` (N,) are left out.
     """
     candidates = torch.from_numpy(np.argsort(-quality.low, kind="stable")[:MAX_CANDIDATES].copy())

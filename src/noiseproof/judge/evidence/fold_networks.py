@@ -117,8 +117,8 @@ def train_folds(
         rows_per_step = round(rows_per_step * seats / (seats - 1))
     optimizer = _Adam(list(stack.parameters()), settings.weight_decay)
     sums = _Sums(loss, data, fold, seats)
-    # Predictions out of fold count once the members have seen all rows; those of the untrained are
-    # no evidence.
+    # Predictions out of fold count once the members have seen all rows: untrained networks are no
+    # evidence.
     first_judged = int(seats > 1 and settings.epochs > 1)
     with threads_for(rows_per_step * sum(p.numel() for p in optimizer.params)):
         for epoch in range(settings.epochs):

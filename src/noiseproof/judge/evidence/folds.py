@@ -1,23 +1,19 @@
 """Folds that keep groups of rows together."""
 
 import numpy as np
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
-from noiseproof.core.arrays import Bools, Floats, Ints
+from noiseproof.core.arrays import Bools, Floats, Ints, by_value
 from noiseproof.core.checks import check_count
 from noiseproof.data.base import derive_seed
 
 
 def connected(n: int, edges: Ints) -> Ints:
     """The first row that each row is connected to by edges (2, E), (N,)."""
-    root = np.arange(n)
-    while True:
-        ends = root[edges]
-        if (ends[0] == ends[1]).all():
-            return root
-        # the larger root of an edge hangs from the smaller one
-        np.minimum.at(root, ends.max(0), ends.min(0))
-        while (root[root] != root).any():
-            root = root[root]
+    links = coo_array((np.ones(edges.shape[1], dtype=bool), edges), (n, n))
+    part = connected_components(links, directed=False)[1]
+    return np.asarray(np.unique(part, return_index=True)[1][part])
 
 
 def merge_groups(*groups: Ints | None) -> Ints:
@@ -69,15 +65,11 @@ def make_folds(
     fold = np.full(n, -1)
     counts = _place_groups(fold, labels, group, members, folds, random)
     single = np.flatnonzero(fold < 0)
-    single = single[random.permutation(len(single))]
-    single = single[np.argsort(labels[single], kind="stable")]
-    for rows in (
-        np.split(single, np.flatnonzero(np.diff(labels[single])) + 1) if len(single) else ()
-    ):
+    for rows in by_value(single[random.permutation(len(single))], labels):
         # The fold with the fewest rows of the class is next, and among equals the one with the
         # fewest rows.
-        class_counts, sizes = counts[:, labels[rows[0]]], counts.sum(1)
-        amounts = _level(class_counts, len(rows), sizes)
+        class_counts = counts[:, labels[rows[0]]]
+        amounts = _level(class_counts, len(rows), counts.sum(1))
         fold[rows] = np.repeat(np.arange(folds), amounts)
         class_counts += amounts
     return fold
@@ -105,11 +97,7 @@ def _place_groups(
     """
     num_classes = int(labels.max(initial=0)) + 1
     counts = np.zeros((folds, num_classes), np.int64)
-    rows = np.flatnonzero(members[group] > 1)
-    if not len(rows):
-        return counts
-    rows = rows[np.argsort(group[rows], kind="stable")]
-    parts = np.split(rows, np.flatnonzero(np.diff(group[rows])) + 1)
+    parts = by_value(np.flatnonzero(members[group] > 1), group)
     sizes = np.array([len(part) for part in parts])
     usual = np.bincount(labels, minlength=num_classes) / folds
     fold_sizes = np.zeros(folds, np.int64)

@@ -62,7 +62,7 @@ Mode = Literal["thorough", "fast"]
 SURVEY = "near-duplicates and outliers"  # the name of the first stage
 MOST_CELLS = 20_000  # rows whose columns issue types look at
 CLOSE = 10  # neighbours that decide what is a near-duplicate or an outlier
-ENOUGH = 0.75  # weight of trees beside neighbours that makes networks for many rows unnecessary
+ENOUGH = 0.75  # weight of trees, next to neighbours, that makes networks for many rows unnecessary
 FAST_FOLDS = 3  # of trees and estimators in a fast audit
 FAST_SECONDS = 30.0  # that trees may take there, by an estimate; else networks are faster
 # rows below which a fast audit misses much, and below which no audit is reliable
@@ -81,7 +81,7 @@ class Surroundings(Brief):
 
     @classmethod
     def none(cls, num_rows: int) -> Surroundings:
-        """Of rows without features."""
+        """The surroundings of rows without features."""
         return cls(
             Duplicates(np.full(num_rows, -1), np.zeros(num_rows, dtype=bool), 0),
             np.full(num_rows, np.nan, np.float32),
@@ -96,11 +96,11 @@ class Surroundings(Brief):
         progress: Progress | None = None,
         unlike: Ints | None = None,
     ) -> Surroundings:
-        def tell(done: int, total: int) -> None:
+        def report(done: int, total: int) -> None:
             if progress is not None and done < total:  # outliers come after the last row
                 progress(SURVEY, done, total)
 
-        near = nearest(x, min(VOTERS, len(x) - 1), seed=seed, tell=tell)
+        near = nearest(x, min(VOTERS, len(x) - 1), seed=seed, report=report)
         close = Neighbours(near.index[:, :CLOSE], near.distance[:, :CLOSE], near.recall)
         duplicates = find_duplicates(x, labels, close, unlike)
         return cls(duplicates, *outlier_scores(close, duplicates.is_duplicate), near.recall, near)

@@ -53,7 +53,7 @@ def nearest(
     exact: bool | None = None,
     seed: int = 0,
     apart: Any = None,
-    tell: Callable[[int, int], None] = lambda done, total: None,
+    report: Callable[[int, int], None] = lambda done, total: None,
 ) -> Neighbours:
     """Find the ``k`` nearest other rows of each row by euclidean distance.
 
@@ -66,7 +66,7 @@ def nearest(
             installed.
         apart: (N,): rows of the same value are not neighbours. A row with fewer than ``k`` others
             is its own neighbour at an infinite distance.
-        tell: called after each block with the number of rows searched, and of all rows.
+        report: called after each block with the number of rows searched, and of all rows.
 
     Returns:
         The neighbours, nearest first.
@@ -99,7 +99,7 @@ def nearest(
         threads = faiss.omp_get_max_threads()
         faiss.omp_set_num_threads(torch.get_num_threads())
         try:
-            return _Lists(faiss, x, group, k, seed).search_all(tell)
+            return _Lists(faiss, x, group, k, seed).search_all(report)
         finally:
             faiss.omp_set_num_threads(threads)
     return Neighbours(*_compare_all(x, torch.arange(len(x)), k, group), 1.0)
@@ -204,7 +204,7 @@ class _Lists:
         """
         return _compare_all(self.x, rows, self.k, self.apart)[1][:, -1:]
 
-    def search_all(self, tell: Callable[[int, int], None]) -> Neighbours:
+    def search_all(self, report: Callable[[int, int], None]) -> Neighbours:
         """Find the nearest rows of all rows."""
         N = len(self.x)
         index = np.empty((N, self.k), np.int32)
@@ -221,7 +221,7 @@ class _Lists:
         for part, near in zip(parts, map_jobs(_search_part, parts, self), strict=True):
             index[part], distance[part] = near
             searched += len(part)
-            tell(searched, N)
+            report(searched, N)
         # the lists of a row may hold its own group alone
         possible = np.minimum(self.k, N - self.sizes[self.group])
         few = np.flatnonzero(np.isfinite(distance).sum(1) < possible)
@@ -268,7 +268,7 @@ def neighbour_votes(
     With n_k of m votes for class k, p_k = (n_k + π_k)/(m + 1), where π is the distribution of all
     labels. ``labels`` are classes (N,) or distributions (N, K). Rows of the same value in ``apart``
     (N,), such as a fold, do not vote for each other; without any voter the share is NaN. The row's
-    own label and π are those of ``given`` (N,), by default ``labels``.
+    own label and π are taken from ``given`` (N,), by default ``labels``.
     """
     voted = torch.as_tensor(np.asarray(labels))
     index = torch.from_numpy(neighbours.index)
@@ -376,8 +376,8 @@ def find_duplicates(
 
 
 def near_limit(neighbours: Neighbours, chance: float = CHANCE) -> Floats:
-    """The distance below which another row is a near-duplicate of each row, (N,); 0 where none can
-    be told.
+    """The distance below which another row is a near-duplicate of each row, (N,); 0 where there is
+    none.
     """
     k = min(10, neighbours.distance.shape[1])
     distance = neighbours.distance[:, :k].astype(np.float64)  # nearest first

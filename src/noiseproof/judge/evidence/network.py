@@ -73,7 +73,7 @@ class Evidence(Brief):
     guess_confidence: Floats32 | None = None
     # of the models and neighbours in pred_probs
     weights: Mapping[str, float] = field(default_factory=dict)
-    # (K, M + 1), of several labels a row: those of `join_answers`
+    # (K, M + 1), with several labels per row: the weights of `join_answers`
     label_weights: Floats | None = None
 
 
@@ -82,7 +82,7 @@ class Taught:
     """Labels of N rows to fit models to.
 
     A model of a fold learns the decisions on the rows of other folds only. Soft labels and weights,
-    which all folds share and which would carry a decision back to its own row, are those of models
+    which all folds share and which would carry a decision back to its own row, come from models
     that saw no decision.
     """
 
@@ -195,12 +195,12 @@ def watch_training(
     its rows.
 
     Averaged over epochs, these are little affected by what the model memorises at the end. A linear
-    classifier is trained beside ``model``; neighbours vote with the given labels, and with the soft
-    labels of the class-noise posterior. With fewer than 100 rows per column, models memorise wrong
-    labels at once: then the linear classifier predicts each third of the rows out of sample, and
-    the training only helps to rank (``dynamics``). Rows of one of the ``groups`` (N,) don't vote
-    for each other, except where no other group has the class. Predictions of ``others`` (N, K)
-    count as those of the models do: the likelihood of labels would favour models that saw them.
+    classifier is trained as well as ``model``; neighbours vote with the given labels, and with the
+    soft labels of the class-noise posterior. With fewer than 100 rows per column, models memorise
+    wrong labels at once: then the linear classifier predicts each third of the rows out of sample,
+    and the training only helps to rank (``dynamics``). Rows of one of the ``groups`` (N,) don't
+    vote for each other, except where no other group has the class. Predictions of ``others`` (N, K)
+    count as much as each model: the likelihood of labels would favour models that saw them.
     """
     inputs, given = prepare_inputs(x, labels, num_classes)
     fold = _thirds(inputs, given, groups, seed)
@@ -354,9 +354,7 @@ def _train(training: _Training, trainer: Trainer, truth: Tensor | None) -> Evide
 
 
 class Trainer:
-    """Trains models and collects their predictions: those of all folds at once where the method
-    allows it.
-    """
+    """Trains models, all folds at once where the method allows it, and collects predictions."""
 
     def __init__(
         self,

@@ -26,7 +26,7 @@ from noiseproof.judge.evidence.network import (
 )
 from noiseproof.judge.evidence.trees import MANY_ROWS, TREES, cross_fit, fit_trees
 
-METHOD = "gce:q=0.5"  # robust, and a loss of the margin, which those of several labels are
+METHOD = "gce:q=0.5"  # robust, and a loss of the margin, as several labels need
 NUM_TREES = 100  # of a forest
 MOST_VALUES = 5e7  # of answers that the trees of a forest keep, about
 Probs = Floats32
@@ -157,13 +157,13 @@ def question_evidence(
 
 
 def both(p: Any) -> Probs:
-    """The probabilities (N, 2) of no and yes, from those of yes (N,)."""
+    """The probabilities (N, 2) of no and yes, from the probability of yes (N,)."""
     return np.stack([1 - p, p], 1).astype(np.float32)
 
 
 def guessed(answers: Ints, probs: Probs) -> Ints:
-    """Yes for as many rows as have the label, those of the highest probability, since no is
-    likelier of a rare one.
+    """Yes for as many rows as have the label, those rows with the highest probability: of a rare
+    label, no is likelier everywhere.
     """
     guess = np.zeros_like(answers)
     for k, count in enumerate(answers.sum(0).tolist()):

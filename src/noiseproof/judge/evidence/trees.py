@@ -42,7 +42,7 @@ def cross_fit(
         x: N rows: an array, a sparse matrix, a DataFrame or a list, whatever the estimator takes.
         labels: (N,) classes as integers from 0.
         folds: (N,); a row is predicted by the fit on all rows with another value.
-        sample_weight: (N,), passed to ``fit``, of a pipeline to that of its last step.
+        sample_weight: (N,), passed to ``fit``, in a pipeline to its last step.
         fitted: (N,) bool: the rows to fit to; the others are only predicted. By default all.
 
     >>> from sklearn.neighbors import KNeighborsClassifier
@@ -182,7 +182,8 @@ def fit_trees(
     fast: bool = False,
     progress: Progress | None = None,
 ) -> dict[str, Probs]:
-    """Predictions (N, K) of each kind of trees for the rows of each fold, from those of the others.
+    """Predictions (N, K) of each kind of trees for the rows of each fold, from the rows of the
+    others.
 
     Forests are left out beyond 20 000 rows; ``fast`` takes half of the rounds of boosting where
     these take long.

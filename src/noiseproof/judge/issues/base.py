@@ -142,8 +142,8 @@ class Issue(ABC):
 
     @property
     def score(self) -> float:
-        """How bad it is, in [0, 1]: that of the worst finding, or whether something can be done
-        about some row.
+        """How bad it is, in [0, 1]: the score of the worst finding, or whether something can be
+        done about some row.
         """
         return max(
             (one.score for one in self.findings), default=NEEDS_ACTION * float(self.mask.any())
@@ -244,7 +244,7 @@ register_issue = ISSUES.register_class
 
 
 def issue_types() -> list[type[Issue]]:
-    """All issue types, those of plug-ins last."""
+    """All issue types, with the types of plug-ins last."""
     load_plugins()
     return [ISSUES[name] for name in ISSUES]  # type: ignore[misc]  # classes alone are registered
 

@@ -31,7 +31,7 @@ class EmptyColumns(FoundIssue):
     """Columns of which at least a twentieth is missing, or all but one value in a thousand are the
     same.
 
-    The score of a column with gaps is their share, that of a constant one the share of its value.
+    The score is the share of the gaps, or of the value of a constant column.
     """
 
     multilabel = True

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from noiseproof.core.arrays import Bools, Ints
+from noiseproof.core.arrays import Bools, Ints, by_value
 from noiseproof.core.messages import counted
 from noiseproof.judge.issues.base import MAX_LISTED, Fix, Issue, register_issue
 
@@ -79,8 +79,7 @@ class NearDuplicates(Issue):
     def summary(self, data: Rows) -> dict[str, Any]:
         group = np.where(data.row >= 0, self.duplicates.group, -1)
         rows = np.flatnonzero((group >= 0) & self.duplicates.conflict)
-        rows = rows[np.argsort(group[rows], kind="stable")]
-        parts = np.split(rows, np.flatnonzero(np.diff(group[rows])) + 1) if len(rows) else []
+        parts = by_value(rows, group)
         conflicts = [
             {
                 "group": int(group[part[0]]),

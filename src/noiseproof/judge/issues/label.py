@@ -58,8 +58,8 @@ def general_sentences(
     suggestion_quality: NDArray[np.floating],
     is_predicted: Bools,
 ) -> NDArray[np.object_]:
-    """Of labels that are not called wrong, (N,), by the probability of the given and of the
-    suggested label.
+    """Return sentences on labels that are not called wrong, (N,), by the probability of the given
+    and of the suggested label.
 
     ``is_predicted`` says whether the model, without annotators and class confusions, predicts the
     given label.
@@ -86,7 +86,7 @@ class RowEvidence:
     doubt: int | None = None  # noise that the model's head predicts
     # annotators of the given label, of the suggested one, and in all
     votes: tuple[int, int, int] | None = None
-    # whether annotators of the suggested label outweigh those of the given one
+    # whether annotators of the suggested label outweigh annotators of the given one
     is_reliable: bool = False
     # of annotators of the given label, and of the suggested one
     names: tuple[Sequence[str], Sequence[str]] = ((), ())
@@ -353,8 +353,8 @@ class WrongLabels(Issue):
         return f"About {rate:.1%} of the labels look wrong ({bounds}): {called}."
 
     def class_verdict(self, data: Rows) -> str:
-        """Classes whose share of wrong labels is far above that of all, the worst first; empty if
-        there are none.
+        """Classes whose share of wrong labels is far above average, the worst first; empty if there
+        are none.
 
         A class stands out with twice the rate of all labels, and with two wrong rows or more by
         that estimate.

@@ -35,7 +35,7 @@ class Leakage(FoundIssue):
 
     Each half of the rows is predicted by the other half: the most frequent class among equal
     values, or in the same of 32 parts of numbers. The score is (hits − frequent) / (1 − frequent)
-    with the share of the most frequent class, from 0.95 on; that of an identifier is 0.6. Columns
+    with the share of the most frequent class, from 0.95 on; an identifier has 0.6. Columns
     that models see come first.
     """
 

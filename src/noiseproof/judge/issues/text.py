@@ -22,7 +22,7 @@ MOST = 20_000  # texts that are looked at, evenly spread
 LONGEST = 2000  # characters of each
 SHORT = 12  # letters below which no language is recognised
 MIN_WORDS = 3  # function words of another language, and more than twice as many as of the usual one
-USUAL = 0.6  # share of the texts whose language is that of the data
+USUAL = 0.6  # share of the texts that have the language of the data
 FUNCTION_WORDS = {
     "English": "the of and to in is that it for was on are with as at be this have from or by not",
     "German": (

@@ -176,8 +176,8 @@ def _pairs(answers: Sequence[Decision]) -> list[tuple[str, str]]:
 
 
 def _error_of(differ: float, num_classes: int) -> float:
-    """Return the e at which two answers differ with this probability; at most that of a guess, (K −
-    1)/K.
+    """Return the e at which two answers differ with this probability; at most (K − 1)/K, as for a
+    guess.
     """
     guess = (num_classes - 1) / num_classes
     return guess * (1 - math.sqrt(max(0.0, 1 - differ / guess)))
@@ -192,8 +192,8 @@ def corrected(rate: Bounded, error: Bounded, num_classes: int) -> Bounded:
         r = (m − e)/(1 − e·K/(K − 1))
 
     (Rogan & Gladen 1978). This assumes what `agreement` does, and that e is the same for right and
-    wrong labels. The interval is the range of r over the ellipse whose half-axes are those of both
-    intervals; as both come partly from the same rows, it is rather too wide.
+    wrong labels. The interval is the range of r over the ellipse whose half-axes are the halves of
+    both intervals; as both come partly from the same rows, it is rather too wide.
 
     >>> found = corrected(Bounded(0.145, 0.10, 0.20), Bounded(0.05, 0.02, 0.10), num_classes=2)
     >>> round(found.value, 4), round(found.low, 4), round(found.high, 4)
