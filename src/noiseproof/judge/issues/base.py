@@ -17,12 +17,14 @@ from noiseproof.core.arrays import Bools, Floats, Floats32, Ints
 from noiseproof.core.messages import counted
 from noiseproof.core.plugins import load_plugins
 from noiseproof.core.registry import Registry, unknown_name
+from noiseproof.judge.saved import SavedAudit
 
 if TYPE_CHECKING:
-    from noiseproof.data.rows import Rows
-    from noiseproof.judge.evidence.gather import AuditEvidence
-    from noiseproof.judge.labelissues import LabelIssues
-    from noiseproof.judge.saved import SavedAudit
+    from noiseproof.data.rows import Rows as Rows
+    from noiseproof.judge.evidence.gather import AuditEvidence as AuditEvidence
+    from noiseproof.judge.labelissues import LabelIssues as LabelIssues
+else:  # issue types are listed without PyTorch, which these modules import
+    Rows = AuditEvidence = LabelIssues = Any
 
 log = logging.getLogger("noiseproof")
 

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from noiseproof.judge.issues.base import (
+    AuditEvidence,
     Bars,
     Finding,
     FoundIssue,
+    LabelIssues,
     graded,
     of_column,
     register_issue,
     words_of,
 )
-
-if TYPE_CHECKING:
-    from noiseproof.judge.evidence.gather import AuditEvidence
-    from noiseproof.judge.labelissues import LabelIssues
 
 MOST_MISSING = 0.5  # share of gaps from which on a column needs action
 SOME_MISSING = 0.05  # below, gaps are not worth a line

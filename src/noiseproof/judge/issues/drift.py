@@ -4,26 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from noiseproof.core.arrays import Floats, Ints
 from noiseproof.judge.issues.base import (
+    AuditEvidence,
     Bars,
     Finding,
     FoundIssue,
+    LabelIssues,
+    Rows,
     graded,
     projected,
     register_issue,
     words_of,
 )
-
-if TYPE_CHECKING:
-    from noiseproof.data.rows import OtherRows, Rows
-    from noiseproof.judge.evidence.gather import AuditEvidence
-    from noiseproof.judge.labelissues import LabelIssues
 
 ALARM = 0.01  # how often two samples of one distribution are called different
 FEW = 20  # rows of either part below which nothing is concluded
@@ -67,7 +65,7 @@ class Drift(FoundIssue):
         rows = np.asarray(evidence.cells.index)
         if min(len(rows), len(test.labels)) < FEW:
             return cls.of(data, [])
-        by_label = _of_labels(data, test, rows)
+        by_label = _of_labels(data, rows)
         by_column = _of_columns(evidence, rows)
         limit = ALARM / (len(by_label) + len(by_column))
         findings = []
@@ -88,15 +86,17 @@ class Drift(FoundIssue):
         return cls.of(data, findings)
 
 
-def _of_labels(data: Rows, test: OtherRows, rows: Ints) -> list[Difference]:
+def _of_labels(data: Rows, rows: Ints) -> list[Difference]:
     """Return how the labels differ, or each of several labels per row."""
+    assert data.test is not None
     labels = data.labels[rows]
+    others = data.test.labels
     if not labels.are_sets:
         names = np.array([*labels.names, "a class that the data does not have"], dtype=object)
-        return [_of_words("the label", names[labels.codes], names[test.labels.codes])]
+        return [_of_words("the label", names[labels.codes], names[others.codes])]
     yes_no = np.array(["no", "yes"], dtype=object)
     here = yes_no[labels.answers.astype(int)]
-    there = yes_no[test.labels.answers.astype(int)]
+    there = yes_no[others.answers.astype(int)]
     return [
         _of_words(f"the label {name!r}", here[:, k], there[:, k])
         for k, name in enumerate(labels.names)
@@ -178,13 +178,8 @@ def _of_words(name: str, here: NDArray[Any], there: NDArray[Any]) -> Difference:
     from scipy.stats import chi2_contingency
 
     words, codes = np.unique(np.concatenate([here, there]), return_inverse=True)
-    # (2, W)
-    table = np.stack(
-        [
-            np.bincount(part, minlength=len(words))
-            for part in (codes[: len(here)], codes[len(here) :])
-        ]
-    )
+    parts = np.split(codes, [len(here)])
+    table = np.stack([np.bincount(part, minlength=len(words)) for part in parts])  # (2, W)
     # χ² is approximate for few rows: rare words are counted as one
     least = table.sum(0) * min(len(here), len(there)) / len(codes)
     joined = np.c_[table[:, least >= 5], table[:, least < 5].sum(1)]

@@ -10,14 +10,19 @@ import numpy as np
 
 from noiseproof.core.arrays import Bools, Ints, by_value
 from noiseproof.core.messages import counted
-from noiseproof.judge.issues.base import MAX_LISTED, Fix, Issue, register_issue
+from noiseproof.judge.issues.base import (
+    MAX_LISTED,
+    AuditEvidence,
+    Fix,
+    Issue,
+    LabelIssues,
+    Rows,
+    register_issue,
+)
+from noiseproof.judge.saved import Decision, SavedAudit
 
 if TYPE_CHECKING:
-    from noiseproof.data.rows import Rows
-    from noiseproof.judge.evidence.gather import AuditEvidence
     from noiseproof.judge.evidence.neighbours import Duplicates
-    from noiseproof.judge.labelissues import LabelIssues
-    from noiseproof.judge.saved import Decision, SavedAudit
 
 
 @register_issue("near-duplicate")

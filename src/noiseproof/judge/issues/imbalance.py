@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
-from noiseproof.judge.issues.base import NEEDS_ACTION, Bars, Finding, FoundIssue, register_issue
-
-if TYPE_CHECKING:
-    from noiseproof.judge.evidence.gather import AuditEvidence
-    from noiseproof.judge.labelissues import LabelIssues
+from noiseproof.judge.issues.base import (
+    NEEDS_ACTION,
+    AuditEvidence,
+    Bars,
+    Finding,
+    FoundIssue,
+    LabelIssues,
+    register_issue,
+)
 
 RARE = 0.1  # share of an even one below which a class is rare
 FEW = 10  # rows below which a class is rare, whatever its share: two for each of five folds

@@ -18,15 +18,20 @@ from numpy.typing import NDArray
 from noiseproof.core.arrays import Bools, Floats32, Ints
 from noiseproof.core.messages import quoted
 from noiseproof.judge.interval import NEGLIGIBLE
-from noiseproof.judge.issues.base import Issue, register_issue, rounded
+from noiseproof.judge.issues.base import (
+    AuditEvidence,
+    Issue,
+    LabelIssues,
+    Rows,
+    register_issue,
+    rounded,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from noiseproof.data.rows import Rows
     from noiseproof.data.votes import Votes
-    from noiseproof.judge.evidence.gather import AuditEvidence
-    from noiseproof.judge.labelissues import LabelIssues, LabelSetIssues
+    from noiseproof.judge.labelissues import LabelSetIssues
 
 TRUSTED = "The label is trusted."
 AGREES = "The evidence agrees with the label."
@@ -65,10 +70,8 @@ def general_sentences(
     given label.
     """
     is_unlikely = np.round(quality, 6) < np.round(suggestion_quality, 6)
-    sentences: NDArray[np.object_] = np.array(GENERAL, dtype=object)[
-        np.select([is_unlikely, is_predicted], [2, 0], 1)
-    ]
-    return sentences
+    chosen = np.select([is_unlikely, is_predicted], [2, 0], 1)
+    return np.asarray(np.array(GENERAL, dtype=object)[chosen])
 
 
 @dataclass(frozen=True)

@@ -6,17 +6,21 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from noiseproof.core.arrays import Ints
-from noiseproof.judge.issues.base import Bars, FoundIssue, of_column, register_issue, words_of
-
-if TYPE_CHECKING:
-    from noiseproof.data.rows import Rows
-    from noiseproof.judge.evidence.gather import AuditEvidence
-    from noiseproof.judge.labelissues import LabelIssues
+from noiseproof.judge.issues.base import (
+    AuditEvidence,
+    Bars,
+    FoundIssue,
+    LabelIssues,
+    Rows,
+    of_column,
+    register_issue,
+    words_of,
+)
 
 # of the labels beyond the most frequent class; honest columns of real tables: 0.89 at most
 LEAKING = 0.95

@@ -8,26 +8,24 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from noiseproof.core.arrays import Floats
 from noiseproof.core.messages import counted
 from noiseproof.judge.issues.base import (
+    AuditEvidence,
     Bars,
     Finding,
     Fix,
     FoundIssue,
+    LabelIssues,
     found_columns,
     of_column,
     register_issue,
 )
-
-if TYPE_CHECKING:
-    from noiseproof.judge.evidence.gather import AuditEvidence
-    from noiseproof.judge.labelissues import LabelIssues
-    from noiseproof.judge.saved import SavedAudit
+from noiseproof.judge.saved import SavedAudit
 
 NUMBER = re.compile(r"\s*[-+−]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*")
 COMMA = re.compile(r"\s*[-+−]?\d+,\d+\s*")  # 1,5

@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from noiseproof.core.arrays import Ints
 from noiseproof.judge.issues.base import (
+    AuditEvidence,
     Bars,
     Finding,
     FoundIssue,
+    LabelIssues,
+    Rows,
     graded,
     projected,
     register_issue,
     words_of,
 )
 from noiseproof.judge.issues.leakage import identify
-
-if TYPE_CHECKING:
-    from noiseproof.data.rows import Rows
-    from noiseproof.judge.evidence.gather import AuditEvidence
-    from noiseproof.judge.labelissues import LabelIssues
 
 ALARM = 0.01  # how often data in random order is called ordered
 BLOCKS = 10  # in a row, whose averages are compared

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from noiseproof.core.arrays import Bools, Floats32, Ints
 from noiseproof.core.messages import counted
-from noiseproof.judge.issues.base import Issue, register_issue, rounded
-
-if TYPE_CHECKING:
-    from noiseproof.data.rows import Rows
-    from noiseproof.judge.evidence.gather import AuditEvidence
-    from noiseproof.judge.labelissues import LabelIssues
+from noiseproof.judge.issues.base import (
+    AuditEvidence,
+    Issue,
+    LabelIssues,
+    Rows,
+    register_issue,
+    rounded,
+)
 
 
 @register_issue("outlier")

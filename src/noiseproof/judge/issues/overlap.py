@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
 
 from noiseproof.core.arrays import Bools, Ints
-from noiseproof.judge.issues.base import NEEDS_ACTION, Bars, Finding, FoundIssue, register_issue
-
-if TYPE_CHECKING:
-    from noiseproof.judge.evidence.gather import AuditEvidence
-    from noiseproof.judge.labelissues import LabelIssues
+from noiseproof.judge.issues.base import (
+    NEEDS_ACTION,
+    AuditEvidence,
+    Bars,
+    Finding,
+    FoundIssue,
+    LabelIssues,
+    register_issue,
+)
 
 MOST_PAIRS = 500_000_000  # of a row and a test row that are compared
 ALARM = 0.01  # how often any of the test rows is as close as that by chance
@@ -86,8 +90,10 @@ def _matches(
     assert test is not None and data.x is not None
     N = len(data)
     T = len(test.x)
-    known = None if test.unlike is None else data.unlike()
-    unlike = None if known is None else np.concatenate([known, test.unlike])
+    known = data.unlike()
+    unlike = None
+    if known is not None and test.unlike is not None:
+        unlike = np.concatenate([known, test.unlike])
     first = same_rows(np.concatenate([data.x, test.x]), unlike)
     copies = np.bincount(first, minlength=N + T)
     is_common = copies > max(20, (N + T) // 100)  # a frequent value, not a copy

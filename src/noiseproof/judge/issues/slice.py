@@ -10,9 +10,11 @@ from numpy.typing import NDArray
 from noiseproof.core.arrays import Bools, Floats32, Ints
 from noiseproof.judge.issues.base import (
     NEEDS_ACTION,
+    AuditEvidence,
     Bars,
     Finding,
     FoundIssue,
+    LabelIssues,
     register_issue,
     words_of,
 )
@@ -20,8 +22,6 @@ from noiseproof.judge.issues.base import (
 if TYPE_CHECKING:
     import pandas as pd
 
-    from noiseproof.judge.evidence.gather import AuditEvidence
-    from noiseproof.judge.labelissues import LabelIssues
 
 ALARM = 0.01  # how often a slice is found where all rows are alike
 DEPTH = 3  # of the tree: a slice has three conditions at most

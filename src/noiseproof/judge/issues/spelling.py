@@ -8,23 +8,21 @@ import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import combinations
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from noiseproof.core.messages import counted
 from noiseproof.data.labelsets import split_set
 from noiseproof.judge.issues.base import (
     NEEDS_ACTION,
+    AuditEvidence,
     Bars,
     Finding,
     Fix,
     FoundIssue,
+    LabelIssues,
     register_issue,
 )
-
-if TYPE_CHECKING:
-    from noiseproof.judge.evidence.gather import AuditEvidence
-    from noiseproof.judge.labelissues import LabelIssues
-    from noiseproof.judge.saved import SavedAudit
+from noiseproof.judge.saved import SavedAudit
 
 # that both spellings have at least, where one letter differs: cat and bat are two classes
 LETTERS = 4

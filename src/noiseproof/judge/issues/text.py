@@ -5,18 +5,22 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from noiseproof.core.arrays import Bools, Ints
 from noiseproof.core.messages import counted
-from noiseproof.judge.issues.base import NEEDS_ACTION, Bars, Finding, FoundIssue, register_issue
-
-if TYPE_CHECKING:
-    from noiseproof.data.rows import Rows
-    from noiseproof.judge.evidence.gather import AuditEvidence
-    from noiseproof.judge.labelissues import LabelIssues
+from noiseproof.judge.issues.base import (
+    NEEDS_ACTION,
+    AuditEvidence,
+    Bars,
+    Finding,
+    FoundIssue,
+    LabelIssues,
+    Rows,
+    register_issue,
+)
 
 MOST = 20_000  # texts that are looked at, evenly spread
 LONGEST = 2000  # characters of each
