@@ -119,10 +119,8 @@ class AnnotatorQuality(Brief):
             "confused": np.where(is_known, count, 0.0).round(1),
             "advice": self.advice(classes),
         }
-        frame = pd.DataFrame(columns)
-        return frame.sort_values(["high", "quality", "annotator"], kind="stable").reset_index(
-            drop=True
-        )
+        order = ["high", "quality", "annotator"]
+        return pd.DataFrame(columns).sort_values(order, kind="stable", ignore_index=True)
 
 
 def measure_quality(rows: VotedRows, fitted: Annotators, seed: int = 0) -> AnnotatorQuality:

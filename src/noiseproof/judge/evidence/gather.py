@@ -222,10 +222,12 @@ def default_model(data: Rows, mode: Mode) -> str:
     """
     from noiseproof.models.trees import FAST_ROUNDS, round_seconds
 
-    if data.labels.are_sets and data.x is not None and data.x.ndim == 2 and len(data) <= MANY_ROWS:
+    if data.labels.are_sets and len(data) <= MANY_ROWS:
         return "both" if mode == "thorough" else "trees"
-    if data.table is None or mode == "thorough":
-        return "network" if data.table is None else "both"
+    if data.table is None:
+        return "network"
+    if mode == "thorough":
+        return "both"
     num_rows, num_columns = data.table.values.shape
     fitted_rows = num_rows * (FAST_FOLDS - 1) // FAST_FOLDS
     seconds = FAST_FOLDS * FAST_ROUNDS * round_seconds(fitted_rows, num_columns, len(data.classes))
@@ -355,13 +357,13 @@ class ModelFitter:
             with self.clock("joining predictions"):
                 training = self._train(None, others, taught)
             share = sum(training.weights[name] for name in others)
-            if network is not None and share < ENOUGH:
-                training = None
-            elif network is not None:
+            if network is not None and share >= ENOUGH:
                 evidence = evidence.with_note(
                     "No network was trained: among many rows, trees predict labels well enough"
-                    f" ({share:.0%} beside neighbours); --model both trains one."
+                    f" ({share:.0%} next to neighbours); --model both trains one."
                 )
+            elif network is not None:
+                training = None
         if training is None:
             with self.clock("training", is_single_step=False):
                 training = self._train(network, others, taught)

@@ -24,7 +24,7 @@ from noiseproof.judge.evidence.network import (
     find_neighbours,
     prepare_inputs,
 )
-from noiseproof.judge.evidence.trees import MANY_ROWS, TREES, cross_fit, fit_trees
+from noiseproof.judge.evidence.trees import FORESTS, MANY_ROWS, TREES, cross_fit, fit_trees
 
 METHOD = "gce:q=0.5"  # robust, and a loss of the margin, as several labels need
 NUM_TREES = 100  # of a forest
@@ -56,20 +56,19 @@ def fit_question_trees(
     they take too long, boosting takes their place. It and other libraries' trees are fitted to one
     question after the other.
     """
-    if kinds == TREES:
-        kinds = TREES[1:] if len(answers) <= MANY_ROWS else TREES[:1]
-    if kinds == TREES[1:]:
+    if kinds == TREES and len(answers) <= MANY_ROWS:
+        fold_ids = np.unique(fold)
         forests = {}
-        for done, kind in enumerate(kinds):
-            parts = map_jobs(
-                _predict_fold, np.unique(fold), kind, table.values, answers, fold, seed % 2**31
-            )
+        for done, kind in enumerate(FORESTS, start=1):
+            shared = (kind, table.values, answers, fold, seed % 2**31)
+            parts = map_jobs(_predict_fold, fold_ids, *shared)
             forests[kind] = np.zeros(answers.shape, np.float32)
-            for i, part in zip(np.unique(fold), parts, strict=True):
+            for i, part in zip(fold_ids, parts, strict=True):
                 forests[kind][fold == i] = part
             if progress is not None:
-                progress("trees", done + 1, len(kinds))
+                progress("trees", done, len(FORESTS))
         return forests
+    kinds = [kind for kind in kinds if kind not in FORESTS]
     columns = []
     for k in range(answers.shape[1]):
         columns.append(fit_trees(table, answers[:, k], 2, fold, kinds, seed=seed, fast=fast))
@@ -111,7 +110,7 @@ def question_evidence(
     answers: Ints,
     fold: Any,
     *,
-    method: str | None = None,
+    method: str = METHOD,
     model: str | None = "auto",
     epochs: int | None = None,
     seed: int = 0,
@@ -142,7 +141,7 @@ def question_evidence(
             inputs, given, K, epochs, seed, device, progress, 2 * (int(number.max()) + 1), learned
         )
         model = MODEL if model == "auto" else model
-        robust, linear = trainer.train([(method or METHOD, model, number), ("ce", LINEAR, number)])
+        robust, linear = trainer.train([(method, model, number), ("ce", LINEAR, number)])
         predictions |= {"network": robust.pred_probs, "linear": linear.pred_probs}
     known_weights = None if taught is None else taught.undecided.label_weights
     probs, weights = join_answers(answers, predictions, known_weights)

@@ -16,7 +16,8 @@ from noiseproof.core.messages import Progress
 from noiseproof.data.tables import FeatureTable
 
 Probs = Floats32
-TREES = ("boosting", "forest", "extra")  # scikit-learn's, which ``trees`` stands for
+FORESTS = ("forest", "extra")
+TREES = ("boosting", *FORESTS)  # scikit-learn's, which ``trees`` stands for
 MANY_ROWS = 20_000  # beyond which forests take too long
 
 
@@ -191,7 +192,7 @@ def fit_trees(
     from noiseproof.models.trees import FAST_ROUNDS, MIN_ROUNDS, Kind, TreeClassifier
 
     if len(given) > MANY_ROWS:
-        kinds = [kind for kind in kinds if kind not in TREES[1:]] or kinds
+        kinds = [kind for kind in kinds if kind not in FORESTS] or kinds
     probs = {}
     for kind in kinds:
         min_rounds = FAST_ROUNDS if fast else MIN_ROUNDS

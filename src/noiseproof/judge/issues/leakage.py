@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -78,9 +77,8 @@ class Leakage(FoundIssue):
             elif kind:
                 sentence = f"Column {name!r} {kind}: a model can only memorise it."
                 findings.append(of_column(name, 0.6, sentence))
-        found = cls.of(data, findings)
-        ordered_findings = sorted(found.found, key=lambda one: not one.details.get("is_used"))
-        return replace(found, found=tuple(ordered_findings))
+        findings.sort(key=lambda one: (not one.details.get("is_used"), -one.score))
+        return cls(tuple(findings), np.zeros(len(data), dtype=bool))
 
     def headline(self, summary: Mapping[str, Any]) -> str:
         found = summary.get(self.name, {}).get("findings", [])

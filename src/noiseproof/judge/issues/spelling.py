@@ -52,11 +52,9 @@ Spelling(spelling='Gentooo', label='Gentoo', rows=1, label_rows=119)]
     pairs = [(other, names[0]) for names in by_form.values() for other in names[1:]]
     total = {form: sum(counts[name] for name in names) for form, names in by_form.items()}
     meant: dict[str, str] = {}  # form of a typo → the most frequent form next to it
-    for rare, frequent in _neighbours(total):
-        if RARE * total[rare] <= total[frequent] and total[frequent] > total.get(
-            meant.get(rare, ""), -1
-        ):
-            meant[rare] = frequent
+    for rare, frequent in sorted(_neighbours(total), key=lambda pair: -total[pair[1]]):
+        if RARE * total[rare] <= total[frequent]:
+            meant.setdefault(rare, frequent)
     pairs += [(by_form[rare][0], by_form[frequent][0]) for rare, frequent in meant.items()]
     found = [Spelling(rare, name, counts[rare], counts[name]) for rare, name in pairs]
     return sorted(found, key=lambda pair: (-pair.label_rows, pair.label, -pair.rows, pair.spelling))

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from noiseproof.core.arrays import Bools, Ints
+from noiseproof.core.arrays import Ints
 from noiseproof.core.messages import counted
 from noiseproof.judge.issues.base import (
     NEEDS_ACTION,
@@ -84,71 +84,57 @@ class BadTexts(FoundIssue):
         rows = rows[np.linspace(0, len(rows) - 1, min(MOST, len(rows))).astype(np.int64)]
         assert data.texts is not None
         texts = [text[:LONGEST] for text in data.texts[rows]]
+        found, usual = _languages(texts)
+        language = np.array(found)
         is_garbled = np.array([_is_garbled(text) for text in texts], dtype=bool)
-        language, usual = _languages(texts)
-        is_foreign = (
-            ~is_garbled
-            & np.array([one not in ("", usual) for one in language], dtype=bool)
-            & (usual != "")
-        )
-        marked = np.zeros(len(data), dtype=bool)
-        marked[rows[is_garbled | is_foreign]] = True
+        is_foreign = ~is_garbled & ~np.isin(language, ["", usual])
+        if not usual:
+            is_foreign[:] = False
         empty = sum(
             len(skipped.rows)
             for skipped in data.skipped
             if skipped.reason.startswith(("no text", "no words"))
         )
-        counts = [
-            ("garbled", int(is_garbled.sum())),
-            (f"not {usual}" if usual else "foreign", int(is_foreign.sum())),
-        ]
-        bars = Bars(
-            "texts",
-            [("others", len(texts) - sum(n for _, n in counts)), *counts, ("empty", empty)],
-            "texts",
-        )
-        found = [
-            _finding("garbled", texts, is_garbled, data.row[rows], bars, 1),
-            _finding(f"not in {usual}", texts, is_foreign, data.row[rows], bars, 2, language),
-        ]
+        counts = {
+            "others": int((~is_garbled & ~is_foreign).sum()),
+            "garbled": int(is_garbled.sum()),
+            f"not {usual}" if usual else "foreign": int(is_foreign.sum()),
+            "empty": empty,
+        }
+        bars = Bars("texts", [*counts.items()], "texts")
+        findings = []
+        for bar, what, mask in ((1, "garbled", is_garbled), (2, f"not in {usual}", is_foreign)):
+            if not mask.any():
+                continue
+            count = int(mask.sum())
+            are = "is" if count == 1 else "are"
+            said = what
+            if mask is is_foreign:
+                said += f" but in {Counter(language[mask].tolist()).most_common(1)[0][0]}"
+            first = int(mask.argmax())
+            shown = texts[first][:60].replace("\n", " ")
+            findings.append(
+                Finding(
+                    f"{what} texts",
+                    min(1.0, NEEDS_ACTION + count / len(texts)),
+                    f"{count} of {len(texts)} texts {are} {said}, such as row"
+                    f" {data.row[rows[first]]}: {shown!r}.",
+                    bars._replace(marked=(bar,)),
+                    rows=tuple(data.row[rows[mask]].tolist()),
+                )
+            )
         if empty:
             sentence = f"{counted(empty, 'text')} without words, left out of the audit."
-            found.append(
-                Finding("empty texts", 0.9 * NEEDS_ACTION, sentence, bars._replace(marked=(3,)))
-            )
-        return cls.of(data, filter(None, found), marked)
+            picture = bars._replace(marked=(3,))
+            findings.append(Finding("empty texts", 0.9 * NEEDS_ACTION, sentence, picture))
+        marked = np.zeros(len(data), dtype=bool)
+        marked[rows[is_garbled | is_foreign]] = True
+        return cls.of(data, findings, marked)
 
     def explain(self, data: Rows, rows: Ints) -> list[str]:
         return [
             "the text is garbled or in another language" if odd else "" for odd in self.mask[rows]
         ]
-
-
-def _finding(
-    what: str,
-    texts: list[str],
-    mask: Bools,
-    row: Ints,
-    bars: Bars,
-    at: int,
-    language: list[str] | None = None,
-) -> Finding | None:
-    count = int(mask.sum())
-    if not count:
-        return None
-    are = "is" if count == 1 else "are"
-    said = what
-    if language is not None:
-        said += f" but in {Counter(np.array(language)[mask].tolist()).most_common(1)[0][0]}"
-    first = int(mask.argmax())
-    text = texts[first][:60].replace("\n", " ")
-    return Finding(
-        f"{what} texts",
-        min(1.0, NEEDS_ACTION + count / len(texts)),
-        f"{count} of {len(texts)} texts {are} {said}, such as row {row[first]}: {text!r}.",
-        bars._replace(marked=(at,)),
-        rows=tuple(row[mask].tolist()),
-    )
 
 
 def _is_garbled(text: str) -> bool:
