@@ -26,7 +26,7 @@ TOKENS = {
     "core": 13_000,
     "data": 45_000,
     "learn": 98_000,
-    "judge": 64_500,
+    "judge": 60_500,
     "app": 98_000,
     "research": 86_500,
     "cli": 28_000,
