@@ -195,7 +195,12 @@ def test_a_finished_run_is_not_trained_again(
         "Choose another --out to train.\n"
     )
     shown = run_json(*NOISY, "--method", "gce:q=0.7")
-    assert files(finished[0]) == before
+    after = files(finished[0])
+    assert {name: content for name, (_, content) in after.items()} == {
+        name: content for name, (_, content) in before.items()
+    }
+    # the description is written again, as it may have been damaged; checkpoints are not
+    assert all(after[name] == before[name] for name in before if "checkpoints" in name)
     last = {name: float(value) for name, value in record(DEFAULT)[-1].items()}
     assert {name: value for name, value in shown["last"].items() if name != "seconds"} == last
     assert {
@@ -272,12 +277,7 @@ def test_what_does_not_change_the_result_may_differ(finished: tuple[Path, int, s
 @pytest.mark.parametrize(
     "arguments, code, message",
     [
-        pytest.param(
-            ("--dataset", "digitz"),
-            2,
-            "Unknown dataset 'digitz'. Did you mean 'digits'?",
-            marks=pytest.mark.slow,
-        ),
+        (("--dataset", "digitz"), 2, "Unknown dataset 'digitz'. Did you mean 'digits'?"),
         (
             ("--optimizer", "sgd:lr=1e30"),
             3,
@@ -285,12 +285,17 @@ def test_what_does_not_change_the_result_may_differ(finished: tuple[Path, int, s
         ),
     ],
 )
-def test_a_real_process_ends_with_the_right_code(
-    arguments: tuple[str, ...], code: int, message: str, tmp_path: Path
+def test_a_run_that_fails_says_so_in_one_line(
+    arguments: tuple[str, ...],
+    code: int,
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    process = start(*NOISY, *arguments, cwd=tmp_path)
-    out, err = process.communicate(timeout=120)
-    assert process.returncode == code and out == ""
+    monkeypatch.chdir(tmp_path)
+    answer = run(*NOISY, *arguments)
+    assert answer.exit_code == code and answer.stdout == ""
+    err = answer.stderr
     assert message in err and err.startswith("noiseproof: ") and err.count("\n") == 1
 
 

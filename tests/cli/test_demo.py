@@ -172,14 +172,25 @@ def test_it_depends_on_its_seed_alone(tmp_path: Path) -> None:
 
 
 def test_the_command_tells_each_step_and_never_writes_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    story: tuple[Path, list[Step]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    # one method is enough here
-    monkeypatch.setattr("noiseproof.demo.demo.__defaults__", (("ce",), ("ce",)))
-    told, again = (CliRunner().invoke(app, ["demo", "--epochs", "2"]) for _ in range(2))
-    assert (told.exit_code, again.exit_code) == (0, 0), told.output + again.output
-    assert sorted(path.name for path in Path("runs").iterdir()) == ["demo", "demo-2"]
+    Path("runs", "demo").mkdir(parents=True)
+    Path("runs", "demo", "mine.txt").touch()
+    refused = CliRunner().invoke(app, ["demo", "--out", "runs/demo"])
+    assert refused.exit_code == 2 and "holds files" in refused.stderr
+    few = CliRunner().invoke(app, ["demo", "--epochs", "1"])
+    assert few.exit_code == 2 and "--epochs" in few.stderr
+    asked = []
+
+    def steps(folder: Path, *, epochs: int) -> list[Step]:
+        asked.append((folder, epochs))
+        return story[1]
+
+    monkeypatch.setattr("noiseproof.demo.demo", steps)
+    told = CliRunner().invoke(app, ["demo", "--epochs", "2"])
+    assert told.exit_code == 0, told.output
+    assert asked == [(Path("runs", "demo-2"), 2)]
     titles = [
         line.partition(":")[0] for line in told.stdout.splitlines() if not line.startswith(" ")
     ]
@@ -194,10 +205,6 @@ def test_the_command_tells_each_step_and_never_writes_over(
         "next",
     ]
     assert "\x1b" not in told.stdout
-    again = CliRunner().invoke(app, ["demo", "--out", "runs/demo"])
-    assert again.exit_code == 2 and "holds files" in again.stderr
-    few = CliRunner().invoke(app, ["demo", "--epochs", "1"])
-    assert few.exit_code == 2 and "--epochs" in few.stderr
 
 
 @pytest.mark.slow
