@@ -70,8 +70,8 @@ def test_proposals_are_asked_one_after_the_other_and_keep_their_purpose(folder: 
 
 def test_a_killed_review_proposes_what_is_left(folder: Path) -> None:
     rows = []
-    for _ in range(3):
-        with ServerProcess(folder, *OPTIONS) as server, server.client() as client:
+    for kind in (ServerProcess, Server, Server):
+        with kind(folder, *OPTIONS) as server, server.client() as client:
             state = client.get("/api/question").json()
             for _ in range(20):
                 rows.append(state["question"]["row"])

@@ -60,7 +60,7 @@ def test_every_issue_by_keyboard_alone_through_a_closed_browser_and_a_killed_ser
             press(page, row)
         decided(page, 30)
     # The browser is closed and the server killed. Both come again, at another address.
-    with ServerProcess(folder) as server, browsing(chromium, tmp_path / "profile") as page:
+    with Server(folder) as server, browsing(chromium, tmp_path / "profile") as page:
         open_page(page, server.link)
         assert decided(page, 30) and row_shown(page) == 30
         for row in range(30, 50):

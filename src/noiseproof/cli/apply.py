@@ -26,7 +26,7 @@ from noiseproof.cli.show import (
 from noiseproof.core.messages import counted
 
 if TYPE_CHECKING:
-    from noiseproof.audit.decisions import Decision, Standing
+    from noiseproof.audit.decisions import Standing
     from noiseproof.audit.files import Audit
     from noiseproof.audit.plan import Plan
     from noiseproof.audit.retrain import Comparison, Retraining
@@ -117,7 +117,7 @@ def apply(
 ) -> None:
     """Write a corrected copy of the dataset, and show the gain in accuracy of a model."""
     from noiseproof.audit import read_audit
-    from noiseproof.audit.apply import is_voted, kept_out
+    from noiseproof.audit.apply import is_voted, kept_out, plan_fixes
     from noiseproof.audit.plan import plan_corrections, read_conflicts, read_reviewed
 
     audit = read_audit(folder)
@@ -128,7 +128,11 @@ def apply(
     decided = reviewed.decisions
     if unsettled == "leave":
         decided = {row: one for row, one in decided.items() if row not in disputed}
-    fixes = _plan_fixes(audit, fix, retrain, decided)
+    if fix and retrain:
+        raise ValueError(
+            "Expected --fix or --retrain, got both. Audit the fixed data again, and compare there."
+        )
+    fixes = plan_fixes(audit, words(fix), decided)
     reviewed.decisions = decided
     plan = plan_corrections(
         audit,
@@ -145,8 +149,18 @@ def apply(
         echo(f"expected: {plan.expected()}")
     planned = None
     if retrain and plan.changes_data:  # refuses what can't be trained before anything is written
-        options = {"method": method, "epochs": epochs, "estimator": estimator}
-        planned = _plan_retraining(audit, plan, decided, options)
+        from noiseproof.audit.retrain import plan_retraining
+
+        with training_exits("Stopped."):
+            planned = plan_retraining(
+                audit,
+                plan.changes,
+                decided,
+                becomes=plan.becomes,
+                method=method,
+                epochs=epochs,
+                estimator=estimator,
+            )
     # A stopped retraining left its corrected data: the same command continues with it.
     copies = {"link": link, "votes": votes, "same_ok": planned is not None}
     files = _write(audit, reviewed, plan, left_out, out, csv_safe, fixes, **copies)
@@ -158,20 +172,8 @@ def apply(
     if as_json:
         return show_json(result | {"retrain": comparison and asdict(comparison)})
     _show(result, audit, accept_all=accept_all)
-    return _show_comparison(comparison) if retrain else None
-
-
-def _plan_fixes(
-    audit: Audit, fix: str | None, retrain: bool, decided: Mapping[int, Decision]
-) -> dict[str, Fix]:
-    from noiseproof.audit.apply import plan_fixes
-
-    names = words(fix)
-    if names and retrain:
-        raise ValueError(
-            "Expected --fix or --retrain, got both. Audit the fixed data again, and compare there."
-        )
-    return plan_fixes(audit, names, decided)
+    if retrain:
+        _show_comparison(comparison)
 
 
 def _write(
@@ -320,15 +322,6 @@ def _show_reviewed(result: Mapping[str, Any]) -> None:
         echo(f"unclear: {counted(result['unclear'], 'row')}, left as before")
     if result["listed"] is not None:
         echo(f"list of excluded, unclear and noted rows: {result['listed']}")
-
-
-def _plan_retraining(
-    audit: Audit, plan: Plan, decided: Mapping[int, Decision], options: Mapping[str, Any]
-) -> Retraining:
-    from noiseproof.audit.retrain import plan_retraining
-
-    with training_exits("Stopped."):
-        return plan_retraining(audit, plan.changes, decided, becomes=plan.becomes, **options)
 
 
 def _retrain(planned: Retraining, written: Path, shown: bool) -> Comparison:

@@ -175,13 +175,12 @@ def _show_plan(
             [{"key": run.key, "seconds": expected[run], **run.as_dict()} for run in todo]
         )
     columns, values = _distinguish(todo, "dataset", "noise", "method", hidden=HIDDEN)
-    kinds: dict[tuple[str, ...], list[float | None]] = {}
-    for run, kind in zip(todo, values, strict=True):
-        kinds.setdefault(kind, []).append(expected[run])
+    seconds_of = {kind: expected[run] for run, kind in zip(todo, values, strict=True)}
     rows = []
-    for kind, (seconds, *others) in kinds.items():
+    for kind, count in Counter(values).items():
+        seconds = seconds_of[kind]
         each = "diverges" if seconds is None else duration(seconds)
-        rows.append((*kind, str(1 + len(others)), each))
+        rows.append((*kind, str(count), each))
     show((*columns, "runs", "a run"), rows)
     total = duration(sum(seconds or 0.0 for seconds in expected.values()))
     counts = Counter(states.values())
@@ -206,21 +205,19 @@ def _distinguish(
     """Return names and values of ``columns``, and of what else differs between experiments that
     agree in these.
     """
-    flat = []
+    import pandas as pd
+
+    records = []
     for experiment in experiments:
         fields = experiment.as_dict()
-        flat.append(fields.pop("settings") | fields)
-    groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
-    for one in flat:
-        groups.setdefault(tuple(one[name] for name in columns), []).append(one)
-    differ = {
-        name
-        for group in groups.values()
-        for name in group[0]
-        if len({repr(one[name]) for one in group}) > 1
-    }
-    names = [*columns, *sorted(differ.difference(columns, hidden))]
-    return names, [tuple(str(one[name]) for name in names) for one in flat]
+        fields |= fields.pop("settings")
+        records.append({name: str(value) for name, value in fields.items()})
+    if not records:
+        return list(columns), []
+    frame = pd.DataFrame(records)
+    differs = frame.groupby(list(columns)).nunique().gt(1).any()
+    names = [*columns, *sorted(set(differs.index[differs]).difference(hidden))]
+    return names, list(frame[names].itertuples(index=False, name=None))
 
 
 def _show_progress(

@@ -146,10 +146,9 @@ def save_once(report: LabelReport, folder: Path, *, force: bool = False) -> None
     """Save ``report`` in ``folder``, unless it is there already; refuse other files there without
     ``force``.
     """
-    if all((folder / name).is_file() for name in FILES) and not force:
-        issues, table = read_audit(folder).issues, report.table()
-        if len(issues) == len(table) and _same(issues, table):
-            return
+    has_audit = all((folder / name).is_file() for name in FILES)
+    if has_audit and not force and _same(read_audit(folder).issues, report.table()):
+        return
     if force or not folder.exists() or not any(folder.iterdir()):
         report.save(folder, force=force)
         return
@@ -162,12 +161,12 @@ def save_once(report: LabelReport, folder: Path, *, force: bool = False) -> None
 
 def _same(issues: Any, table: Any) -> bool:
     """Return whether two tables of issues are of one audit, whatever was decided since."""
+    labels = ["row", "given_label", "suggested_label"]
     one = issues.sort_values("row")
     other = table.sort_values("row")
-    for name in ("row", "given_label", "suggested_label"):
-        if not np.array_equal(one[name].astype(str), other[name].astype(str)):
-            return False
-    return np.allclose(one["model_quality"], other["model_quality"], atol=1e-6, equal_nan=True)
+    return np.array_equal(one[labels].astype(str), other[labels].astype(str)) and np.allclose(
+        one["model_quality"], other["model_quality"], atol=1e-6, equal_nan=True
+    )
 
 
 def in_notebook() -> bool:
