@@ -271,7 +271,7 @@ def test_issues_come_with_a_snippet_of_the_columns_that_matter(tmp_path: Path) -
         header=True,
     )
     review = Review(folder, None, False)
-    before = review.list_issues("", 0, 100, Filter())["issues"]
+    before = review.list_issues("", Filter())["issues"]
     assert before[3]["snippet"] == {
         "fields": [
             ["chance", str(frame["chance"][3])],
@@ -280,7 +280,7 @@ def test_issues_come_with_a_snippet_of_the_columns_that_matter(tmp_path: Path) -
         ]
     }
     review.context.start().join()
-    after = review.list_issues("", 0, 100, Filter(sort="row", descending=True))["issues"]
+    after = review.list_issues("", Filter(sort="row", descending=True))["issues"]
     assert [issue["snippet"]["fields"] for issue in after] == [
         [["petal", f"{frame['petal'][row]:g}"]] for row in range(59, -1, -1)
     ]

@@ -27,8 +27,7 @@ Application = Callable[[Message, Receive, Send], Awaitable[None]]
 
 LOOPBACK = ("127.0.0.1", "localhost")
 NOTEBOOKS = (
-    " ".join(f"{scheme}://{host}:*" for scheme in ("http", "https") for host in LOOPBACK)
-    + " vscode-webview:"
+    "http://127.0.0.1:* http://localhost:* https://127.0.0.1:* https://localhost:* vscode-webview:"
 )
 LONGEST_NAME = 100
 

@@ -151,6 +151,9 @@ def query_filter(query: Annotated[FilterQuery, Query()]) -> Filter:
     return query
 
 
+Listed = Annotated[Filter, Depends(query_filter)]
+
+
 class Review:
     """The answers of the server: one audit, the rows of its source and the decisions on them."""
 
@@ -176,13 +179,10 @@ class Review:
         self.context = Context(self.audit, self.rows, data)
         self.projection = Projection(self.audit, self.context)
         self.overview: Overview | None = None
-        hidden = hidden_columns(self.audit)
+        self.snippet = lru_cache(maxsize=20_000)(self._snippet)
 
-        @lru_cache(maxsize=20_000)
-        def snippet_of(row: int, id: str, columns: Sequence[str]) -> dict[str, Any]:
-            return snippet(self.rows.show(row, id), columns, hidden)
-
-        self.snippet = snippet_of
+    def _snippet(self, row: int, id: str, columns: Sequence[str]) -> dict[str, Any]:
+        return snippet(self.rows.show(row, id), columns, hidden_columns(self.audit))
 
     def check_audit(
         self,
@@ -229,9 +229,9 @@ class Review:
     def list_issues(
         self,
         reviewer: Reviewer,
+        filter: Listed,
         offset: Number = 0,
         limit: Annotated[int, Query(ge=1, le=500)] = 100,
-        filter: Filter = Depends(query_filter),  # noqa: B008  # FastAPI reads it from the query
     ) -> dict[str, Any]:
         """Return issues that meet a filter, by default all from the worst label to the best, with
         the decision on each.
@@ -245,8 +245,8 @@ class Review:
     def next_issue(
         self,
         reviewer: Reviewer,
+        filter: Listed,
         after: Annotated[int, Query(ge=-1, le=COUNTABLE)] = -1,
-        filter: Filter = Depends(query_filter),  # noqa: B008
         tab: Tab = "",
     ) -> dict[str, Any]:
         """Return the place of the next undecided issue of a filter after ``after``, else of the
