@@ -554,7 +554,7 @@ finally:
         ),
         (
             ["t.csv", "--label", "kind", "--address", "auto"],
-            "Expected the engine ray beside --address, got local",
+            "Expected the engine ray with --address, got local",
         ),
         (
             ["t.csv", "--label", "kinds"],

@@ -116,7 +116,7 @@ AUDIT = {
     "t.csv --label y --estimator best": "best",
     "t.csv --label y --estimator sklearn.svm:LinearSVC": "predict_proba",
     "t.csv --label y --engine dask": "Expected an engine of local, ray",
-    "t.csv --label y --address auto": "Expected the engine ray beside --address",
+    "t.csv --label y --address auto": "Expected the engine ray with --address",
     "t.csv --label y --export paper": "Expected --export of",
     "t.csv --label y --time y": "one role",
     "t.csv --label b --time y": "Expected numbers or dates in column 'y'",

@@ -2,7 +2,7 @@
 
 A graph needs data in the GPU's memory, one process, strategies and a loss that only move tensors.
 What changes by epoch is in tensors that are filled in place (learning rate, order of rows, logit
-bias, tables of strategies), or is named by ``Strategy.phase``, whose change captures the step anew.
+bias, tables of strategies), or is named by ``Strategy.phase``, whose change captures it again.
 All random numbers of a step come from one generator, seeded on the host before each replay, so a
 graph, an eager step and a resumed run draw the same.
 """

@@ -227,7 +227,7 @@ def check_folder(folder: PathLike, *, force: bool = False) -> Path:
 
 
 def cache_beside(folder: PathLike) -> Path:
-    """Return the folder beside an audit where features are kept, for further audits of the same
+    """Return the folder next to an audit where features are kept, for further audits of the same
     data.
     """
     return Path(os.path.abspath(folder)).parent / ".noiseproof"

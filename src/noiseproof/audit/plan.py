@@ -33,17 +33,17 @@ FIRST = 50  # rows to measure where none was
 
 
 class Refused(ValueError):
-    """Labels that nobody decided on are not changed: the gain is not clearly positive, or not
+    """Labels that no one decided on are not changed: the gain is not clearly positive, or not
     known.
     """
 
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """The labels to change, and what changing those that nobody decided on is expected to do."""
+    """The labels to change, and what changing the undecided ones is expected to do."""
 
     changes: dict[int, str]  # new labels by row, of decisions and of suggestions
-    accepted: dict[int, str]  # suggestions for rows that nobody decided on
+    accepted: dict[int, str]  # suggestions for undecided rows
     gain: Gain | None  # of ``accepted``; None if there are none
     # of the gain: measured decisions, trusted rows or annotators, or the assumption of the audit
     basis: Basis
@@ -52,7 +52,7 @@ class Plan:
     # rows whose decided change is left out: it is likelier a slip of the reviewer
     slips: tuple[int, ...] = ()
     excluded: tuple[int, ...] = ()  # rows that should not be in the dataset
-    unclear: tuple[int, ...] = ()  # rows whose label nobody can tell
+    unclear: tuple[int, ...] = ()  # rows whose label no one can say
     # classes that are merged, and the ones they become
     becomes: Mapping[str, str] = field(default_factory=dict)
     new_classes: tuple[str, ...] = ()  # labels of ``changes`` that the audit does not have

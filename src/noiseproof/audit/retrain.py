@@ -224,7 +224,7 @@ def plan_retraining(
     held = held & ~excluded
     if held.sum() == keep.sum():
         raise ValueError(
-            f"Expected rows to train on beside the {held.sum()} trusted ones, got only copies of"
+            f"Expected rows to train on next to the {held.sum()} trusted ones, got only copies of"
             " these and rows of their groups. Leave out --retrain."
         )
     data = data.subset(keep)

@@ -115,7 +115,7 @@ def check_engine(engine: str, address: str | None) -> None:
     if engine not in get_args(Engine):
         raise ValueError(f"Expected an engine of {', '.join(get_args(Engine))}, got {engine!r}.")
     if engine == "local" and address is not None:
-        raise ValueError("Expected the engine ray beside `address`, got local, which ignores it.")
+        raise ValueError("Expected the engine ray with `address`, got local, which ignores it.")
 
 
 @contextmanager

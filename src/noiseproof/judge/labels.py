@@ -46,7 +46,7 @@ from noiseproof.judge.rate import (
 )
 
 MIN_VOTED = 50  # rows with neighbours that may vote, below which the models' guesses count
-DYNAMICS = 0.4  # weight of predictions for training rows beside those out of sample
+DYNAMICS = 0.4  # weight of predictions for training rows next to out-of-sample ones
 
 
 def find_label_issues(
@@ -81,7 +81,7 @@ def find_label_issues(
             each by itself.
         classes: names of the K columns; by default, the labels that are words, sorted as
             scikit-learn does.
-        features: (N, F): neighbours vote beside ``pred_probs`` as far as that makes the labels more
+        features: (N, F): neighbours vote, too, as far as that makes the labels more
             likely.
         evidence: of ``cross_validate`` or ``watch_training``, in place of ``pred_probs`` and
             ``features``.
@@ -323,7 +323,7 @@ def with_dynamics(probs: Tensor, evidence: Evidence, votes: Votes | None) -> Ten
     """Predictions (N, K) with those for training rows, which rank well, but agree too much to count
     errors by.
 
-    Beside ``votes`` they are left out: the labels that taught these models are the votes, which
+    Next to ``votes`` they are left out: the labels that taught these models are the votes, which
     would count twice.
     """
     if evidence.dynamics is None or votes is not None:

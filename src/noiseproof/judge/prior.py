@@ -1,4 +1,4 @@
-"""The share of wrong labels, learned from sets whose mistakes nobody planted.
+"""The share of wrong labels, learned from sets whose mistakes were not planted.
 
 Two numbers of a set bound what its predictions can show of the share r of wrong labels. The
 class-noise posterior counts the mistakes that overlap between classes cannot explain, e: right

@@ -67,7 +67,7 @@ def get_loss(spec: str, **params: Any) -> Loss:
     qualifiers = pop_qualifiers(params)
     if qualifiers and "@" not in spec:
         raise TypeError(
-            f"Expected a preset (NAME@PAPER) beside {', '.join(qualifiers)}, got {spec!r}."
+            f"Expected a preset (NAME@PAPER) with {', '.join(qualifiers)}, got {spec!r}."
         )
     losses = [
         (scale, get_loss(term, **(qualifiers if "@" in term else {}))) for scale, term in terms

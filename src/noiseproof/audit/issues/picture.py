@@ -36,7 +36,7 @@ class BadPictures(FoundIssue):
 
     flag = "is_picture_issue"
     badges: ClassVar = {"is_picture_issue": "bad picture"}
-    remedy = "Take such pictures anew, or leave them out."
+    remedy = "Take such pictures again, or leave them out."
     fixes = "Leaves out pictures that are blank, dark, overexposed, blurred or of an odd size."
 
     @classmethod
