@@ -24,6 +24,7 @@ AVOIDED = re.compile(
     r"\b(beside|anew|nobody|none such|in falling order|learned by heart|those of|that of)\b",
     re.IGNORECASE,
 )
+WORDS = 55_500  # of docs/, as `cat docs/*.md docs/*/*.md | wc -w` counts them
 UNREVISED = {"docs/comparison.md: that of", "docs/real.md: that of"}
 
 
@@ -65,6 +66,10 @@ def test_pages_are_in_plain_words() -> None:
         name = page.relative_to(ROOT).as_posix()
         found |= {f"{name}: {word.lower()}" for word in AVOIDED.findall(prose(page))}
     assert found <= UNREVISED
+
+
+def test_the_pages_are_short() -> None:
+    assert sum(len(page.read_text("utf-8").split()) for page in WRITTEN) <= WORDS
 
 
 def test_every_page_is_in_a_table_of_contents() -> None:
