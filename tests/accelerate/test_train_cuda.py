@@ -13,9 +13,8 @@ import pytest
 import torch
 from lightning_fabric import Fabric
 from safetensors.torch import load_file
-from torch import Tensor
 
-from noiseproof.accelerate import Job, Outcome, fit_many, networks, stacks
+from noiseproof.accelerate import Job, Outcome, fit_many, stacks
 from noiseproof.core.tensors import moved
 from noiseproof.data import get_dataset
 from noiseproof.data.augment import Compose, PadCrop
@@ -257,47 +256,6 @@ def test_a_joint_update_from_factors_is_that_from_gradients(
             if left.dim() > 1:
                 assert float((left - right).detach().norm()) < 0.005 * float(right.detach().norm())
         assert one.last["train_loss"] == pytest.approx(other.last["train_loss"], rel=5e-3)
-
-
-def test_convolutions_with_weights_rounded_by_the_update_learn_the_same(
-    task: Task, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # linear layers would sum in another order
-    monkeypatch.setattr("noiseproof.accelerate.networks.FEW_ROWS", 0)
-    settings = Settings(
-        "wrn-28-2:depth=10", epochs=2, batch_size=96, optimizer="sgd:lr=0.01,momentum=0.9"
-    )
-    ends: list[list[Outcome]] = []
-    kept: list[bool] = []
-    convolve = networks.convolved
-
-    def noted(
-        x: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        stride: int,
-        padding: int,
-        rounded: Tensor | None = None,
-    ) -> Tensor:
-        kept.append(rounded is not None)
-        return convolve(x, weight, bias, stride, padding, rounded)
-
-    monkeypatch.setattr(networks, "convolved", noted)
-    for is_kept in (True, False):
-        if not is_kept:
-            monkeypatch.setattr(
-                "noiseproof.accelerate.networks._Stacked.defer", lambda layer, deferred: None
-            )
-        jobs = [Job(task, "ce", settings, seed=seed) for seed in range(3)]
-        ends.append(fit_many(jobs, fabric=gpu("bf16-mixed"), at_once=3, stack=True))
-        assert any(kept) == is_kept
-        kept.clear()
-    for one, other in zip(*ends, strict=True):
-        assert isinstance(one, Result) and isinstance(other, Result), (one, other)
-        for left, right in zip(
-            one.models[0].parameters(), other.models[0].parameters(), strict=True
-        ):
-            assert torch.equal(left, right)
 
 
 @pytest.mark.parametrize(

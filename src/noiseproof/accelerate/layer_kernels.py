@@ -275,27 +275,6 @@ def _add_up(parts, out, count, size, BP: tl.constexpr, BLOCK: tl.constexpr):
     tl.store(out + i, tl.sum(sums, 0), mask=i < size)
 
 
-@_kernel
-def _turn(weight, out, O: tl.constexpr, I: tl.constexpr, TAPS: tl.constexpr, BLOCK: tl.constexpr):
-    """Weights (S, O, taps, I) as (S, I, taps, O), the last tap first."""
-    tap, begin = tl.program_id(1), tl.program_id(2).to(tl.int64) * (O * TAPS * I)
-    o, i = _divide(tl.program_id(0), tl.cdiv(I, BLOCK))
-    o, i = o * BLOCK + tl.arange(0, BLOCK), i * BLOCK + tl.arange(0, BLOCK)
-    valid = (o < O)[:, None] & (i < I)[None, :]
-    part = tl.load(weight + begin + ((o * TAPS + tap) * I)[:, None] + i[None, :], mask=valid)
-    at = begin + ((i * TAPS + TAPS - 1 - tap) * O)[:, None] + o[None, :]
-    tl.store(out + at, tl.trans(part), mask=tl.trans(valid))
-
-
-def _turned(weight: Tensor) -> Tensor:
-    seats, o, kh, kw, i = weight.shape
-    out = weight.new_empty(seats, i, kh, kw, o)
-    _turn[triton.cdiv(o, 64) * triton.cdiv(i, 64), kh * kw, seats](
-        weight, out, O=o, I=i, TAPS=kh * kw, BLOCK=64
-    )
-    return out
-
-
 def _summed(parts: Tensor) -> Tensor:
     """(P, …) → (…)."""
     if len(parts) == 1:
@@ -338,11 +317,6 @@ def _multiply(
     (images, ih, iw, c), n = x.shape, i if back else o
     step = stride if back else 1
     tile = product_tile(kh * kw * c, n, x.dtype, kh * kw, step)
-    # with many rows turning the weights pays
-    if back and kh == kw and tile.outputs == 256 and height * width >= 64:
-        return _multiply(
-            x.permute(0, 3, 1, 2), _turned(weight), None, height, width, 1, kh - 1 - padding, False
-        )
     out = torch.empty(images, height, width, n, dtype=x.dtype, device=x.device)
     pixels = images // seats * triton.cdiv(height, step) * triton.cdiv(width, step)
     _product[triton.cdiv(pixels, tile.rows) * step**2, triton.cdiv(n, tile.outputs), seats](
@@ -491,12 +465,7 @@ _conv.register_autograd(_conv_backward, setup_context=_conv_context)
 
 
 def stacked_conv(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    stride: int,
-    padding: int,
-    rounded: Tensor | None = None,
+    x: Tensor, weight: Tensor, bias: Tensor | None, stride: int, padding: int
 ) -> Tensor:
     """S convolutions: x (S·B, I, H, W), weight (S, O, KH, KW, I), bias (S, O) → (S·B, O, OH, OW).
 
@@ -513,15 +482,15 @@ def stacked_conv(
             .unfold(2, 8, 1)
             .permute(0, 3, 1, 2)
         )
-        weight, padding, rounded = F.pad(weight.transpose(3, 4), (0, rest)), 0, None
+        weight = F.pad(weight.transpose(3, 4), (0, rest))
+        padding = 0
     # eight numbers are read at once; a compiler fuses the padding
     if x.shape[1] > 4 and x.shape[1] % 8:
         more = -x.shape[1] % 8
-        x, weight, rounded = F.pad(x, (0, 0, 0, 0, 0, more)), F.pad(weight, (0, more)), None
-    if rounded is None or rounded.dtype != x.dtype:
-        rounded = weight.detach().to(x.dtype)
+        x = F.pad(x, (0, 0, 0, 0, 0, more))
+        weight = F.pad(weight, (0, more))
     with device_of(x):
-        out: Tensor = _conv(x, weight, rounded, bias, stride, padding)
+        out: Tensor = _conv(x, weight, weight.detach().to(x.dtype), bias, stride, padding)
     return out
 
 
@@ -688,40 +657,19 @@ def pool(x: Tensor, ceil: bool) -> Tensor:
 
 @_kernel
 def _moments(
-    x,
-    beside,
-    total,
-    out,
-    rows,
-    C: tl.constexpr,
-    BESIDE: tl.constexpr,
-    SHARE: tl.constexpr,
-    BM: tl.constexpr,
-    BC: tl.constexpr,
+    x, out, rows, C: tl.constexpr, SHARE: tl.constexpr, BM: tl.constexpr, BC: tl.constexpr
 ):
-    """Means and sums of squared deviations over SHARE rows, measured from the first of these;
-    BESIDE: of a sum.
-    """
+    """Means and sums of squared deviations over SHARE rows, measured from the first of these."""
     seat, first = tl.program_id(2).to(tl.int64), tl.program_id(0) * SHARE
     c = tl.program_id(1) * BC + tl.arange(0, BC)
     x += seat * rows * C
-    beside += seat * rows * C
-    total += seat * rows * C
     origin = tl.load(x + first * C + c, mask=c < C, other=0.0).to(tl.float32)[None, :]
-    if BESIDE:
-        origin += tl.load(beside + first * C + c, mask=c < C, other=0.0).to(tl.float32)[None, :]
     sums, squares = tl.zeros((BM, BC), tl.float32), tl.zeros((BM, BC), tl.float32)
     # not a loop: a warp waits once for all that it reads
     for start in tl.static_range(0, SHARE, BM):
         m = first + start + tl.arange(0, BM)
         valid, at = (m < rows)[:, None] & (c < C)[None, :], (m * C)[:, None] + c[None, :]
         value = tl.load(x + at, mask=valid, other=0.0).to(tl.float32)
-        if BESIDE:
-            added = (value + tl.load(beside + at, mask=valid, other=0.0).to(tl.float32)).to(
-                total.dtype.element_ty
-            )
-            tl.store(total + at, added, mask=valid)
-            value = added.to(tl.float32)
         value = tl.where(valid, value - origin, 0.0)
         sums += value
         squares += value * value
@@ -778,7 +726,7 @@ def _statistics(
 @_kernel
 def _affine(
     x,
-    beside,
+    shortcut,
     grad,
     out,
     weight,
@@ -788,13 +736,13 @@ def _affine(
     rows,
     C: tl.constexpr,
     RELU: tl.constexpr,
-    BESIDE: tl.constexpr,
+    SHORTCUT: tl.constexpr,
     BACK: tl.constexpr,
     BM: tl.constexpr,
     BC: tl.constexpr,
 ):
-    """x̂·weight + bias + beside, with ReLU; BACK: the gradient of x, weight/σ · (g − mean(g) −
-    x̂·mean(g·x̂)) + beside.
+    """x̂·weight + bias + shortcut, with ReLU; BACK: the gradient of x, weight/σ · (g − mean(g) −
+    x̂·mean(g·x̂)).
 
     The last rows come first: the kernel before has just read them, so that the second-level cache
     still has them.
@@ -819,8 +767,8 @@ def _affine(
             - to_bias
             - value * (tl.load(sums + size + per, mask=c < C, other=0.0)[None, :] / rows)
         ) * (slope * scale)
-    if BESIDE:
-        y += tl.load(beside + seat * rows * C + at, mask=valid, other=0.0).to(tl.float32)
+    if SHORTCUT:
+        y += tl.load(shortcut + seat * rows * C + at, mask=valid, other=0.0).to(tl.float32)
     if RELU and not BACK:
         y = tl.maximum(y, 0.0, propagate_nan=tl.PropagateNan.ALL)
     tl.store(out + seat * rows * C + at, y.to(out.dtype.element_ty), mask=valid)
@@ -829,9 +777,8 @@ def _affine(
 @_kernel
 def _gradient_sums(
     x,
-    beside,
+    shortcut,
     grad,
-    more,
     out,
     stored,
     weight,
@@ -841,16 +788,12 @@ def _gradient_sums(
     rows,
     C: tl.constexpr,
     RELU: tl.constexpr,
-    BESIDE: tl.constexpr,
-    MORE: tl.constexpr,
+    SHORTCUT: tl.constexpr,
     SHARE: tl.constexpr,
     BM: tl.constexpr,
     BC: tl.constexpr,
 ):
-    """Sums of g and of g·x̂ over SHARE rows, for out (parts, 2, S, C).
-
-    MORE: g is a sum of two gradients. Then, or where something is BESIDE x, g is stored.
-    """
+    """Sums of g and of g·x̂ over SHARE rows, for out (parts, 2, S, C); SHORTCUT: g is stored."""
     seat, first = tl.program_id(2).to(tl.int64), tl.program_id(0) * SHARE
     c = tl.program_id(1) * BC + tl.arange(0, BC)
     per, size = seat * C + c, seats * C
@@ -859,9 +802,8 @@ def _gradient_sums(
     slope = tl.load(weight + per, mask=c < C, other=0.0)[None, :]
     offset = tl.load(bias + per, mask=c < C, other=0.0)[None, :]
     x += seat * rows * C
-    beside += seat * rows * C
+    shortcut += seat * rows * C
     grad += seat * rows * C
-    more += seat * rows * C
     stored += seat * rows * C
     to_bias, to_weight = tl.zeros((BM, BC), tl.float32), tl.zeros((BM, BC), tl.float32)
     # not a loop: a warp waits once for all that it reads
@@ -870,14 +812,12 @@ def _gradient_sums(
         valid, at = (m < rows)[:, None] & (c < C)[None, :], (m * C)[:, None] + c[None, :]
         value = (tl.load(x + at, mask=valid, other=0.0).to(tl.float32) - mean) * scale
         g = tl.load(grad + at, mask=valid, other=0.0).to(tl.float32)
-        if MORE:
-            g += tl.load(more + at, mask=valid, other=0.0).to(tl.float32)
         if RELU:
             y = value * slope + offset
-            if BESIDE:
-                y += tl.load(beside + at, mask=valid, other=0.0).to(tl.float32)
+            if SHORTCUT:
+                y += tl.load(shortcut + at, mask=valid, other=0.0).to(tl.float32)
             g = tl.where(y <= 0, 0.0, g)
-        if BESIDE or MORE:
+        if SHORTCUT:
             tl.store(stored + at, g.to(stored.dtype.element_ty), mask=valid)
         to_bias += g
         to_weight += g * value
@@ -905,17 +845,10 @@ def _blocks(channels: int, warps: int) -> tuple[int, int]:
     "noiseproof::stacked_statistics", mutates_args=("running_mean", "running_var")
 )
 def _measure(
-    x: Tensor,
-    beside: Tensor | None,
-    running_mean: Tensor,
-    running_var: Tensor,
-    momentum: float,
-    eps: float,
-) -> tuple[Tensor, Tensor]:
+    x: Tensor, running_mean: Tensor, running_var: Tensor, momentum: float, eps: float
+) -> Tensor:
     """Means and reciprocal deviations, (2, S, C), of each network's rows, which also enter the
     running statistics.
-
-    If there is something beside x, they are those of the sum, which comes with them.
     """
     inner, (seats, c) = _rows(x), running_mean.shape
     rows, (bm, bc) = x.numel() // (seats * c), _blocks(c, 1)
@@ -923,19 +856,8 @@ def _measure(
     count = triton.cdiv(rows, share)
     parts = torch.empty(seats, count, 2, c, dtype=torch.float32, device=x.device)
     out = torch.empty(2, seats, c, dtype=torch.float32, device=x.device)
-    total = x.new_empty(0) if beside is None else _like(x)
     _moments[count, triton.cdiv(c, bc), seats](
-        inner,
-        inner if beside is None else _rows(beside),
-        inner if beside is None else total,
-        parts,
-        rows,
-        C=c,
-        BESIDE=beside is not None,
-        SHARE=share,
-        BM=bm,
-        BC=bc,
-        num_warps=1,
+        inner, parts, rows, C=c, SHARE=share, BM=bm, BC=bc, num_warps=1
     )
     bc, bp = _pow2(c, 4, 8), _pow2(count, 1, 256)
     _statistics[triton.cdiv(c, bc), seats](
@@ -953,31 +875,23 @@ def _measure(
         BC=bc,
         num_warps=4,
     )
-    return out, total
+    return out
 
 
 @_measure.register_fake
-def _(
-    x: Tensor,
-    beside: Tensor | None,
-    running_mean: Tensor,
-    running_var: Tensor,
-    momentum: float,
-    eps: float,
-) -> tuple[Tensor, Tensor]:
-    moments = x.new_empty(2, *running_mean.shape, dtype=torch.float32)
-    return moments, x.new_empty(0) if beside is None else _like(x)
+def _(x: Tensor, running_mean: Tensor, running_var: Tensor, momentum: float, eps: float) -> Tensor:
+    return x.new_empty(2, *running_mean.shape, dtype=torch.float32)
 
 
 @torch.library.custom_op("noiseproof::stacked_affine", mutates_args=())
 def _normalise(
-    x: Tensor, weight: Tensor, bias: Tensor, moments: Tensor, beside: Tensor | None, relu: bool
+    x: Tensor, weight: Tensor, bias: Tensor, moments: Tensor, shortcut: Tensor | None, relu: bool
 ) -> Tensor:
     inner, (seats, c) = _rows(x), weight.shape
     rows, (bm, bc), out = x.numel() // (seats * c), _blocks(c, 8), torch.empty_like(inner)
     _affine[triton.cdiv(rows, bm), triton.cdiv(c, bc), seats](
         inner,
-        inner if beside is None else _rows(beside),
+        inner if shortcut is None else _rows(shortcut),
         inner,
         out,
         weight,
@@ -987,7 +901,7 @@ def _normalise(
         rows,
         C=c,
         RELU=relu,
-        BESIDE=beside is not None,
+        SHORTCUT=shortcut is not None,
         BACK=False,
         BM=bm,
         BC=bc,
@@ -998,7 +912,7 @@ def _normalise(
 
 @_normalise.register_fake
 def _(
-    x: Tensor, weight: Tensor, bias: Tensor, moments: Tensor, beside: Tensor | None, relu: bool
+    x: Tensor, weight: Tensor, bias: Tensor, moments: Tensor, shortcut: Tensor | None, relu: bool
 ) -> Tensor:
     return _like(x)
 
@@ -1010,31 +924,24 @@ def _normalise_backward(
     weight: Tensor,
     bias: Tensor,
     moments: Tensor,
-    beside: Tensor | None,
+    shortcut: Tensor | None,
     relu: bool,
-    more: Tensor | None = None,
-    past: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of x and of what is beside it, if anything is, and those of biases and weights,
+    """The gradients of x and of the shortcut, empty without one, and those of biases and weights,
     (2, S, C).
-
-    ``more``: a second gradient of the output; ``past``: one that reaches x past the normalisation.
-    Both are added.
     """
     inner, grad, (seats, c) = _rows(x), _rows(grad), weight.shape
     rows, (bm, bc), out = x.numel() // (seats * c), _blocks(c, 1), torch.empty_like(inner)
-    other = inner if beside is None else _rows(beside)
-    stored = out.new_empty(0) if beside is None and more is None else torch.empty_like(inner)
-    share = (4 if len(stored) else 8) * bm
+    stored = out.new_empty(0) if shortcut is None else torch.empty_like(inner)
+    share = (8 if shortcut is None else 4) * bm
     count, blocks = triton.cdiv(rows, share), triton.cdiv(c, bc)
     parts = torch.empty(count, 2, seats, c, dtype=torch.float32, device=x.device)
     _gradient_sums[count, blocks, seats](
         inner,
-        other,
+        inner if shortcut is None else _rows(shortcut),
         grad,
-        grad if more is None else _rows(more),
         parts,
-        stored if len(stored) else out,
+        out if shortcut is None else stored,
         weight,
         bias,
         moments,
@@ -1042,19 +949,18 @@ def _normalise_backward(
         rows,
         C=c,
         RELU=relu,
-        BESIDE=beside is not None,
-        MORE=more is not None,
+        SHORTCUT=shortcut is not None,
         SHARE=share,
         BM=bm,
         BC=bc,
         num_warps=1,
     )
     sums, (bm, _) = _summed(parts), _blocks(c, 4)
-    if len(stored):
+    if shortcut is not None:
         grad, relu = stored, False  # it has gone through ReLU
     _affine[triton.cdiv(rows, bm), blocks, seats](
         inner,
-        inner if past is None else _rows(past),
+        inner,
         grad,
         out,
         weight,
@@ -1064,19 +970,16 @@ def _normalise_backward(
         rows,
         C=c,
         RELU=relu,
-        BESIDE=past is not None,
+        SHORTCUT=False,
         BACK=True,
         BM=bm,
         BC=bc,
         num_warps=4,
     )
-    to_beside = out.new_empty(0) if beside is None else stored
     if x.dim() == 4:
-        out, to_beside = (
-            out.permute(0, 3, 1, 2),
-            to_beside if beside is None else to_beside.permute(0, 3, 1, 2),
-        )
-    return out, to_beside, sums
+        out = out.permute(0, 3, 1, 2)
+        stored = stored if shortcut is None else stored.permute(0, 3, 1, 2)
+    return out, stored, sums
 
 
 @_normalise_backward.register_fake
@@ -1086,12 +989,11 @@ def _(
     weight: Tensor,
     bias: Tensor,
     moments: Tensor,
-    beside: Tensor | None,
+    shortcut: Tensor | None,
     relu: bool,
-    more: Tensor | None = None,
-    past: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    return _like(x), x.new_empty(0) if beside is None else _like(beside), torch.empty_like(moments)
+    to_shortcut = x.new_empty(0) if shortcut is None else _like(shortcut)
+    return _like(x), to_shortcut, torch.empty_like(moments)
 
 
 def _like(x: Tensor) -> Tensor:
@@ -1106,8 +1008,10 @@ def _norm_context(ctx, inputs, output) -> None:
 
 
 def _norm_backward(ctx, grad):
-    to_x, to_beside, (to_bias, to_weight) = _normalise_backward(grad, *ctx.saved_tensors, ctx.relu)
-    return to_x, to_weight, to_bias, None, to_beside if len(to_beside) else None, None
+    to_x, to_shortcut, (to_bias, to_weight) = _normalise_backward(
+        grad, *ctx.saved_tensors, ctx.relu
+    )
+    return to_x, to_weight, to_bias, None, to_shortcut if len(to_shortcut) else None, None
 
 
 _normalise.register_autograd(_norm_backward, setup_context=_norm_context)
@@ -1121,15 +1025,15 @@ def affine(
     running_var: Tensor,
     eps: float,
     relu: bool,
-    beside: Tensor | None = None,
+    shortcut: Tensor | None = None,
 ) -> Tensor:
-    """One batch normalisation in evaluation mode, (B, C, H, W) or (B, C), + ``beside``; ReLU
+    """One batch normalisation in evaluation mode, (B, C, H, W) or (B, C), + ``shortcut``; ReLU
     follows if ``relu``.
     """
     _check(x, weight[None], bias[None])
     moments = torch.stack([running_mean, (running_var + eps).rsqrt()])[:, None]
     with device_of(x):
-        out: Tensor = _normalise(x, weight[None], bias[None], moments, _as(beside, x), relu)
+        out: Tensor = _normalise(x, weight[None], bias[None], moments, _as(shortcut, x), relu)
     return out
 
 
@@ -1142,108 +1046,21 @@ def stacked_norm(
     momentum: float,
     eps: float,
     relu: bool,
-    beside: Tensor | None = None,
+    shortcut: Tensor | None = None,
 ) -> Tensor:
     """S batch normalisations in training mode: x (S·B, C, H, W) or (S·B, C), each over its
-    network's rows, + beside.
+    network's rows, + shortcut.
 
     Parameters and statistics are (S, C). The running ones move by ``momentum`` towards this batch's
-    mean and unbiased variance. ``beside``, of the shape of x, is added, and ReLU follows if
+    mean and unbiased variance. ``shortcut``, of the shape of x, is added, and ReLU follows if
     ``relu``.
     """
     _check_norm(x, weight, bias, running_mean, running_var)
     # The gradient of _normalise includes the dependence of the moments on x.
     with device_of(x):
-        moments, _ = _measure(x.detach(), None, running_mean, running_var, momentum, eps)
-        out: Tensor = _normalise(x, weight, bias, moments, _as(beside, x), relu)
+        moments = _measure(x.detach(), running_mean, running_var, momentum, eps)
+        out: Tensor = _normalise(x, weight, bias, moments, _as(shortcut, x), relu)
     return out
-
-
-def stacked_norm_twice(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    running_mean: Tensor,
-    running_var: Tensor,
-    momentum: float,
-    eps: float,
-    relu: bool,
-    beside: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:
-    """``stacked_norm`` for two readers."""
-    _check_norm(x, weight, bias, running_mean, running_var)
-    with device_of(x):
-        moments, _ = _measure(x.detach(), None, running_mean, running_var, momentum, eps)
-        one, other = _NormTwice.apply(x, weight, bias, moments, _as(beside, x), relu)
-    return one, other
-
-
-class _NormTwice(torch.autograd.Function):
-    """The gradients of the two readers are added on the way, not by a kernel of its own."""
-
-    @staticmethod
-    def forward(ctx, x, weight, bias, moments, beside, relu):
-        ctx.save_for_backward(x, weight, bias, moments, beside)
-        ctx.relu = relu
-        ctx.set_materialize_grads(False)
-        out = _normalise(x, weight, bias, moments, beside, relu)
-        return out, out.detach()
-
-    @staticmethod
-    def backward(ctx, grad, more):
-        if grad is None:
-            grad, more = more, None
-        if grad is None:
-            return (None,) * 6
-        with device_of(grad):
-            to_x, to_beside, (to_bias, to_weight) = _normalise_backward(
-                grad, *ctx.saved_tensors, ctx.relu, more
-            )
-        return to_x, to_weight, to_bias, None, to_beside if len(to_beside) else None, None
-
-
-def stacked_norm_of_sum(
-    x: Tensor,
-    beside: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    running_mean: Tensor,
-    running_var: Tensor,
-    momentum: float,
-    eps: float,
-    relu: bool,
-) -> tuple[Tensor, Tensor]:
-    """``stacked_norm`` of x + beside, and that sum, which is made while it is measured."""
-    _check_norm(x, weight, bias, running_mean, running_var)
-    with device_of(x):
-        values = _as(beside, x), weight, bias, running_mean, running_var, momentum, eps, relu
-        out, total = _NormOfSum.apply(x, *values)
-    return out, total
-
-
-class _NormOfSum(torch.autograd.Function):
-    """A gradient that reaches the sum past the normalisation is added on the way, not by a kernel
-    of its own.
-    """
-
-    @staticmethod
-    def forward(ctx, x, beside, weight, bias, running_mean, running_var, momentum, eps, relu):
-        moments, total = _measure(x, beside, running_mean, running_var, momentum, eps)
-        ctx.save_for_backward(total, weight, bias, moments)
-        ctx.relu = relu
-        ctx.set_materialize_grads(False)
-        return _normalise(total, weight, bias, moments, None, relu), total
-
-    @staticmethod
-    def backward(ctx, grad, past):
-        if grad is None:
-            return past, past, *[None] * 7
-        total, *values = ctx.saved_tensors
-        with device_of(total):
-            to_x, _, (to_bias, to_weight) = _normalise_backward(
-                grad, total, *values, None, ctx.relu, None, past
-            )
-        return to_x, to_x, to_weight, to_bias, *[None] * 5
 
 
 def _check_norm(x: Tensor, *parameters: Tensor) -> None:
@@ -1259,12 +1076,12 @@ def _check_norm(x: Tensor, *parameters: Tensor) -> None:
         )
 
 
-def _as(beside: Tensor | None, x: Tensor) -> Tensor | None:
-    if beside is not None and beside.shape != x.shape:
+def _as(shortcut: Tensor | None, x: Tensor) -> Tensor | None:
+    if shortcut is not None and shortcut.shape != x.shape:
         raise ValueError(
-            f"Expected `beside` of shape {tuple(x.shape)}, as x has, got {tuple(beside.shape)}."
+            f"Expected `shortcut` of shape {tuple(x.shape)}, as x has, got {tuple(shortcut.shape)}."
         )
-    return None if beside is None else beside.to(x.dtype)
+    return None if shortcut is None else shortcut.to(x.dtype)
 
 
 # Updates
@@ -1287,23 +1104,19 @@ def _sgd(
     weight,
     grad,
     momentum,
-    rounded,
     rates,
     n,
     factor,
     decay,
     NESTEROV: tl.constexpr,
-    ROUND: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     seat, i = tl.program_id(1), tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     at, valid = seat.to(tl.int64) * n + i, i < n
     g = tl.load(grad + at, mask=valid, other=0.0)
-    w = _descend(
+    _descend(
         weight, momentum, g, at, valid, tl.load(rates + seat), factor, decay, NESTEROV=NESTEROV
     )
-    if ROUND:
-        tl.store(rounded + at, w.to(rounded.dtype.element_ty), mask=valid)
 
 
 def sgd(
@@ -1314,12 +1127,9 @@ def sgd(
     factor: float,
     decay: float,
     nesterov: bool,
-    rounded: Tensor | None = None,
 ) -> None:
     """m ← factor·m + g + decay·w, w ← w − rate·m, or with Nesterov's m, of S tensors (S, …) in
     place.
-
-    ``rounded``: the weights in another precision, which follow them.
     """
     n = weight[0].numel()
     with device_of(weight):
@@ -1327,13 +1137,11 @@ def sgd(
             weight,
             grad,
             momentum,
-            weight if rounded is None else rounded,
             rates,
             n,
             factor,
             decay,
             NESTEROV=nesterov,
-            ROUND=rounded is not None,
             BLOCK=1024,
             num_warps=4,
         )

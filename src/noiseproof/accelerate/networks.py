@@ -19,7 +19,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from noiseproof.core.lazy import provided
 from noiseproof.core.output import Output
 from noiseproof.core.tensors import has_kernels
 from noiseproof.models.layers import WIDEST, Conv2d, FlatLinear, NormReLU, convolved, is_plain
@@ -178,9 +177,7 @@ class StackedConv2d(_Stacked):
 
     def forward(self, x: Tensor) -> Tensor:
         if x.is_cuda:
-            out = convolved(x, self.weight, self.bias, self.stride, self.padding, self.rounded)
-            self.dtype = out.dtype if out.dtype != self.weight.dtype else None
-            return out
+            return convolved(x, self.weight, self.bias, self.stride, self.padding)
         weight = self.weight.permute(0, 1, 4, 2, 3).flatten(0, 1)
         bias = None if self.bias is None else self.bias.flatten()
         return self.apart(
@@ -208,43 +205,21 @@ class StackedBatchNorm(_Stacked):
         if not (layer.affine and layer.track_running_stats) or layer.momentum is None:
             raise Unstackable(f"{layer} has no stacked form")
 
-    def forward(self, x: Tensor, beside: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, shortcut: Tensor | None = None) -> Tensor:
+        # the stack counts the batches of all its layers at once
+        state = self.weight, self.bias, self.running_mean, self.running_var
         out: Tensor
         if x.is_cuda:
-            out = provided("layer_kernels").stacked_norm(x, *self._values(), beside)
+            from noiseproof.accelerate.layer_kernels import stacked_norm
+
+            out = stacked_norm(x, *state, self.momentum, self.eps, self.relu, shortcut)
             return out
-        *values, momentum, eps, relu = self._values()
-        weight, bias, mean, var = (value.flatten() for value in values)
+        weight, bias, mean, var = (value.flatten() for value in state)
         out = self.apart(
-            F.batch_norm(self.abreast(x), mean, var, weight, bias, True, momentum, eps)
+            F.batch_norm(self.abreast(x), mean, var, weight, bias, True, self.momentum, self.eps)
         )
-        out = out if beside is None else out + beside
-        return F.relu(out) if relu else out
-
-    # As NormReLU has them:
-
-    def twice(self, x: Tensor, beside: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        if not x.is_cuda:
-            return (out := self(x, beside)), out
-        both: tuple[Tensor, Tensor] = provided("layer_kernels").stacked_norm_twice(
-            x, *self._values(), beside
-        )
-        return both
-
-    def of_sum(self, x: Tensor, beside: Tensor) -> tuple[Tensor, Tensor]:
-        if not x.is_cuda:
-            return self(total := x + beside), total
-        both: tuple[Tensor, Tensor] = provided("layer_kernels").stacked_norm_of_sum(
-            x, beside, *self._values()
-        )
-        return both
-
-    def _values(self) -> tuple[Any, ...]:
-        """What the normalisation of a batch needs; the stack counts the batches of all its layers
-        at once.
-        """
-        state = self.weight, self.bias, self.running_mean, self.running_var
-        return *state, self.momentum, self.eps, self.relu
+        out = out if shortcut is None else out + shortcut
+        return F.relu(out) if self.relu else out
 
 
 class StackedMaxPool(nn.MaxPool2d):

@@ -677,13 +677,9 @@ class JointSGD:
             for name, momentum in momenta.items():
                 weight = stacked.get_parameter(name)
                 if weight.grad is not None:
-                    update(
-                        weight,
-                        weight.grad,
-                        momentum,
-                        *options,
-                        stacked.rounded if name == "weight" else None,
-                    )
+                    update(weight, weight.grad, momentum, *options)
+            if stacked.rounded is not None:  # the first update, from gradients
+                stacked.rounded.copy_(stacked.weight)
 
     def _limit(self, clip: float) -> None:
         """Limit the norm of each member's gradient to ``clip``, as PyTorch does."""
@@ -730,22 +726,17 @@ def update(
     factor: float,
     decay: float,
     nesterov: bool,
-    rounded: Tensor | None = None,
 ) -> None:
-    """A step of SGD of S tensors (S, …) in place, with a learning rate each, (S,); ``rounded``
-    weights follow.
-    """
+    """A step of SGD of S tensors (S, …) in place, with a learning rate each, (S,)."""
     if has_kernels(weight) and weight.dtype == torch.float32:
         from noiseproof.accelerate.layer_kernels import sgd  # needs Triton
 
-        sgd(weight, grad.contiguous(), momentum, rates, factor, decay, nesterov, rounded)
+        sgd(weight, grad.contiguous(), momentum, rates, factor, decay, nesterov)
         return
     grad = grad.add(weight, alpha=decay) if decay else grad
     momentum.mul_(factor).add_(grad)
     step = grad.add(momentum, alpha=factor) if nesterov else momentum
     weight.addcmul_(step, rates.view(-1, *[1] * (weight.dim() - 1)), value=-1)
-    if rounded is not None:
-        rounded.copy_(weight)
 
 
 def update_products(layer: _Stacked, momenta: dict[str, Tensor], *options: Any) -> None:

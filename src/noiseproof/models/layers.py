@@ -3,8 +3,6 @@
 The kernels are provided by ``noiseproof.accelerate``, which this package does not import.
 """
 
-from typing import Any
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -32,21 +30,14 @@ def is_plain(layer: nn.Conv2d) -> bool:
     )
 
 
-def convolved(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    stride: int,
-    padding: int,
-    rounded: Tensor | None = None,
-) -> Tensor:
+def convolved(x: Tensor, weight: Tensor, bias: Tensor | None, stride: int, padding: int) -> Tensor:
     """S convolutions by our kernels, in autocast's precision where it is on.
 
     Weight (S, O, KH, KW, I).
     """
     if torch.is_autocast_enabled("cuda"):
         x = x.to(torch.get_autocast_dtype("cuda"))
-    out: Tensor = provided("layer_kernels").stacked_conv(x, weight, bias, stride, padding, rounded)
+    out: Tensor = provided("layer_kernels").stacked_conv(x, weight, bias, stride, padding)
     return out
 
 
@@ -107,17 +98,6 @@ class NormReLU(nn.BatchNorm2d):
             fused = kernels.stacked_norm(x, *stacked, momentum, self.eps, True, shortcut)
         return fused
 
-    def twice(self, x: Tensor, shortcut: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """``forward`` for two readers, whose gradients stacks add on the way."""
-        return (out := self(x, shortcut)), out
-
-    def of_sum(self, x: Tensor, shortcut: Tensor) -> tuple[Tensor, Tensor]:
-        """What ``forward`` makes of x + shortcut, and that sum.
-
-        In stacks one kernel adds and measures.
-        """
-        return self(total := x + shortcut), total
-
     def _has_kernels(self, x: Tensor) -> bool:
         if not self.affine or (
             self.training and (not self.is_captured or torch.compiler.is_compiling())
@@ -127,21 +107,15 @@ class NormReLU(nn.BatchNorm2d):
         return suits(x, self.weight, self.num_features)
 
 
-def normalised(conv: nn.Module, norm: Any, x: Tensor) -> Tensor:
-    """``norm(conv(x))``, in prediction by one kernel."""
-    out: Tensor = norm(conv(x)) if (predicted := _folded(conv, norm, x)) is None else predicted
-    return out
-
-
-def normalised_twice(
-    conv: nn.Module, norm: Any, x: Tensor, shortcut: Tensor
-) -> tuple[Tensor, Tensor]:
-    """``norm.twice(conv(x), shortcut)``, in prediction by one kernel."""
+def normalised(
+    conv: nn.Module, norm: nn.Module, x: Tensor, shortcut: Tensor | None = None
+) -> Tensor:
+    """``norm(conv(x), shortcut)``, in prediction by one kernel."""
     predicted = _folded(conv, norm, x, shortcut)
-    both: tuple[Tensor, Tensor] = (
-        norm.twice(conv(x), shortcut) if predicted is None else (predicted, predicted)
-    )
-    return both
+    if predicted is not None:
+        return predicted
+    out: Tensor = norm(conv(x), shortcut)
+    return out
 
 
 def _folded(

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from noiseproof.core.checks import check_count, check_word
 from noiseproof.models.base import MODELS, Backbone
-from noiseproof.models.layers import NormReLU, normalised, normalised_twice
+from noiseproof.models.layers import NormReLU, normalised
 
 Shortcut = Literal["projection", "pad"]
 
@@ -34,9 +34,6 @@ class Pad(nn.Module):
 class Block(nn.Module):
     """What the residual blocks share: the way past the convolutions. ``inner`` widens the
     convolutions between.
-
-    ``forward`` takes its input twice, for the convolutions and for the way past them, and returns
-    its output twice.
     """
 
     expansion = 1
@@ -66,10 +63,9 @@ class Basic(Block):
         self.conv2 = conv(channels * inner, channels, 3)
         self.bn2 = NormReLU(channels)
 
-    def forward(self, twice: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        x, past = twice
-        x = normalised(self.conv1, self.bn1, x)
-        return normalised_twice(self.conv2, self.bn2, x, self.downsample(past))
+    def forward(self, x: Tensor) -> Tensor:
+        out = normalised(self.conv1, self.bn1, x)
+        return normalised(self.conv2, self.bn2, out, self.downsample(x))
 
 
 class Bottleneck(Block):
@@ -90,10 +86,10 @@ class Bottleneck(Block):
         self.conv3 = conv(width, out, 1)
         self.bn3 = NormReLU(out)
 
-    def forward(self, twice: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        x, past = twice
-        x = normalised(self.conv2, self.bn2, normalised(self.conv1, self.bn1, x))
-        return normalised_twice(self.conv3, self.bn3, x, self.downsample(past))
+    def forward(self, x: Tensor) -> Tensor:
+        out = normalised(self.conv1, self.bn1, x)
+        out = normalised(self.conv2, self.bn2, out)
+        return normalised(self.conv3, self.bn3, out, self.downsample(x))
 
 
 class PreAct(Block):
@@ -114,10 +110,10 @@ class PreAct(Block):
         self.bn2 = NormReLU(channels * inner)
         self.conv2 = conv(channels * inner, channels, 3)
 
-    def forward(self, twice: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        x, past = self.bn1.twice(twice[0])
-        out: Tensor = self.conv2(normalised(self.conv1, self.bn2, x)) + self.downsample(past)
-        return out, out
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.bn1(x)
+        out: Tensor = self.conv2(normalised(self.conv1, self.bn2, x)) + self.downsample(x)
+        return out
 
 
 BLOCKS = {"basic": Basic, "bottleneck": Bottleneck, "preact": PreAct}
@@ -175,10 +171,9 @@ class ResNet(Backbone):
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.maxpool(self.bn1(self.conv1(x)))
-        twice = x, x
         for name in self.stages:
-            twice = getattr(self, name)(twice)
-        return twice[0].mean((2, 3))  # (B, num_features)
+            x = getattr(self, name)(x)
+        return x.mean((2, 3))  # (B, num_features)
 
 
 MODELS.register_variant("resnet18", ResNet, block="basic", layers=(2, 2, 2, 2))

@@ -37,18 +37,10 @@ class WideBlock(nn.Module):
             nn.Identity() if same else Conv2d(in_channels, channels, 1, stride, bias=bias)
         )
 
-    def forward(self, summands: list[Tensor]) -> list[Tensor]:
-        """From an input to an output that are sums of these: the next normalisation adds them up.
-
-        The list is emptied, so that nothing keeps the summands once they are added.
-        """
-        x = summands.pop(0)
-        if summands:
-            active, x = self.bn1.of_sum(x, summands.pop())
-        else:
-            active = self.bn1(x)
-        active = self.dropout(self.conv1(active))
-        return [self.conv2(self.bn2(active)), self.shortcut(x)]
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.dropout(self.conv1(self.bn1(x)))
+        out = self.conv2(self.bn2(out)) + self.shortcut(x)
+        return out
 
 
 class WideResNet(Backbone):
@@ -102,9 +94,8 @@ class WideResNet(Backbone):
         self.num_features = channels
 
     def forward(self, x: Tensor) -> Tensor:
-        x, shortcut = self.blocks([self.stem(x)])
-        out: Tensor = self.bn.of_sum(x, shortcut)[0].mean((2, 3))  # (B, 64·width)
-        return out
+        out: Tensor = self.bn(self.blocks(self.stem(x)))
+        return out.mean((2, 3))  # (B, 64·width)
 
 
 MODELS.register_variant("wrn-28-2", WideResNet, depth=28, width=2)
