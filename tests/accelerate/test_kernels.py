@@ -651,48 +651,6 @@ def test_what_the_kernels_cannot_do_is_refused() -> None:
         stacked_norm(x, per, per, per, per, 0.1, 1e-5, False, shortcut)
 
 
-@here
-def test_what_the_operators_declare_is_what_they_do() -> None:
-    from noiseproof.accelerate import layer_kernels as kernels
-
-    x = normal(4, 6, 5, 7, seed=0).contiguous(memory_format=torch.channels_last).requires_grad_()
-    weight, bias = (
-        normal(2, 8, 3, 3, 6, seed=1).requires_grad_(),
-        normal(2, 8, seed=2).requires_grad_(),
-    )
-    slope, offset, moments = (
-        normal(2, 6, seed=3).requires_grad_(),
-        normal(2, 6, seed=4),
-        normal(2, 2, 6, seed=5),
-    )
-    running = [torch.zeros(2, 6, device=DEVICE), torch.ones(2, 6, device=DEVICE)]
-    calls: list[tuple[object, tuple[object, ...]]] = [
-        (kernels._conv, (x, weight, weight.detach().clone(), bias, 2, 1)),
-        (kernels._conv, (x, weight, weight.detach().clone(), None, 1, 0)),
-        (kernels._measure, (x.detach(), *running, 0.1, 1e-5)),
-        (kernels._normalise, (x, slope, offset, moments, None, True)),
-        (kernels._normalise, (x, slope, offset, moments, (2 * x).detach().requires_grad_(), True)),
-        (
-            kernels._normalise_backward,
-            (x.detach(), *(v.detach() for v in (x, slope, offset, moments)), None, True),
-        ),
-        (
-            kernels._normalise_backward,
-            (x.detach(), *(v.detach() for v in (x, slope, offset, moments, x)), True),
-        ),
-        (
-            kernels._normalise,
-            (normal(4, 6, seed=6).requires_grad_(), slope, offset, moments, None, False),
-        ),
-    ]
-    for operator, values in calls:
-        torch.library.opcheck(
-            operator,
-            values,
-            test_utils=("test_schema", "test_autograd_registration", "test_faketensor"),
-        )
-
-
 @pytest.mark.skipif(not (CUDA and HAS_TRITON), reason="needs a GPU")
 def test_a_graph_replays_the_same_bits() -> None:
     from noiseproof.accelerate.layer_kernels import stacked_conv, stacked_norm

@@ -175,7 +175,7 @@ def test_snr_without_wrong_labels_or_truth(tmp_path: Path) -> None:
 
 def test_margins_are_counted_as_numpy_counts_them(folder: Callable[..., Path]) -> None:
     run = open_run(folder("gce"))
-    table = samples.margin_distributions(run, bins=25)
+    table = samples.margin_distributions(run)
     assert sorted(set(table["epoch"])) == [1, 3, 6]
     margins = {epoch: run.samples(epoch)["margin"].astype(float) for epoch in (1, 3, 6)}
     low, high = min(m.min() for m in margins.values()), max(m.max() for m in margins.values())
@@ -183,7 +183,7 @@ def test_margins_are_counted_as_numpy_counts_them(folder: Callable[..., Path]) -
     for epoch, values in margins.items():
         for name, member in ((WRONG, run.is_flipped), (RIGHT, ~run.is_flipped)):
             rows = table[(table["epoch"] == epoch) & (table["labels"] == name)]
-            counts, edges = np.histogram(values[member], 25, (low, high))
+            counts, edges = np.histogram(values[member], 60, (low, high))
             assert rows["samples"].tolist() == counts.tolist() and counts.sum() == member.sum()
             np.testing.assert_allclose(rows["low"], edges[:-1])
             assert (rows["density"] * (rows["high"] - rows["low"])).sum() == pytest.approx(1)
@@ -323,10 +323,10 @@ def test_what_label_correction_keeps(folder: Callable[..., Path]) -> None:
     straight, inverted = folder("sln-mo-lc:start=3"), folder("sln-mo-lc:start=3,invert=true")
     run = open_run(straight)
     (kept,) = (s.state_dict()["kept"] for s in run.result().strategies if "kept" in s.state_dict())
-    table = variants.kept_shares(run, bins=10)
+    table = variants.kept_shares(run)
     assert run.is_flipped is not None
     for name, member in ((WRONG, run.is_flipped), (RIGHT, ~run.is_flipped)):
-        counts = np.histogram(kept.double().numpy()[member], 10, (0, 1))[0]
+        counts = np.histogram(kept.double().numpy()[member], 60, (0, 1))[0]
         assert table[table["labels"] == name]["samples"].tolist() == counts.tolist()
     runs = open_runs([straight, inverted, folder("sln-mo"), folder("gce")])
     figure = variants.correction_figure(runs)

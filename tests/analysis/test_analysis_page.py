@@ -205,7 +205,7 @@ def test_words_of_the_user_are_words(read: Read) -> None:
     grid = figure("grid", data, Layer("heat", "x", "dash", z="y"))
     page = read(
         [one, grid, replace(one, name=f"again {EVIL}"), MissingFigure("none", EVIL, EVIL, EVIL)],
-        page={"title": EVIL, "intro": EVIL, "runs": [{EVIL: EVIL}]},
+        page={"title": EVIL, "runs": [{EVIL: EVIL}]},
     )
     page.see()
     page.check()

@@ -88,10 +88,10 @@ def test_the_bound_holds_everywhere_and_the_papers_does_not() -> None:
 
 def test_nce_over_margins_falls_from_chance_on() -> None:
     """The paper has γ fall with the margin; −Σ log p_k is smallest, and γ largest, at p_y = 1/K."""
-    table = nce_over_margins(100, points=201, draws=64)
+    table = nce_over_margins(100, points=201)
     assert table["epsilon"].is_monotonic_decreasing
     assert table["margin"][table["gamma"].idxmax()] == pytest.approx(-math.log(99), abs=0.06)
-    table = nce_over_margins(100, points=9, draws=64)
+    table = nce_over_margins(100, points=9)
     p = 1 / (1 + np.exp(-table["margin"].iloc[4]))
     assert table["estimate"].iloc[4] / table["gamma"].iloc[4] == pytest.approx(
         (1 + table["epsilon"].iloc[4]) * (1 - p), rel=0.02
@@ -116,7 +116,7 @@ def test_nce_is_drawn_where_it_is_a_part_of_a_loss() -> None:
 
 def test_the_noise_on_logits_has_the_papers_entries() -> None:
     p = torch.tensor([0.7, 0.2, 0.1], dtype=torch.float64)
-    M = logit_noise_covariance(p, sigma=0.5) / 0.25
+    M = logit_noise_covariance(p)
     for i in range(3):
         assert float(M[i, i]) == pytest.approx(3 * (float(p[i]) - 1 / 3) ** 2 + 2 / 3)
         for j in set(range(3)) - {i}:
@@ -153,16 +153,16 @@ def test_the_covariances_are_those_of_drawn_noise() -> None:
     clean = p - y
     on_logits = noisy - clean
     assert torch.allclose(
-        on_logits.T @ on_logits / draws, logit_noise_covariance(p, sigma), atol=0.01
+        on_logits.T @ on_logits / draws, sigma**2 * logit_noise_covariance(p), atol=0.01
     )
     # Propositions 3 and 1 in the weights
     on_weights = on_logits @ jacobian
-    expected = weight_noise_covariance(jacobian, p, sigma)
+    expected = sigma**2 * weight_noise_covariance(jacobian, p)
     assert torch.allclose(
         on_weights.T @ on_weights / draws, expected, atol=0.03 * float(expected.abs().max())
     )
     of_logits = (sigma * z) @ jacobian
-    expected = weight_noise_covariance(jacobian, sigma=sigma)
+    expected = sigma**2 * weight_noise_covariance(jacobian)
     assert torch.allclose(
         of_logits.T @ of_logits / draws, expected, atol=0.03 * float(expected.abs().max())
     )
@@ -174,15 +174,15 @@ def test_the_covariances_are_those_of_drawn_noise() -> None:
     )
     # The deviations are the roots of the diagonal
     for on, probs in (("labels", p), ("logits", None)):
-        deviations = weight_noise(model, x, on=on, sigma=sigma)  # type: ignore[arg-type]
-        M = weight_noise_covariance(jacobian, probs, sigma)
+        deviations = weight_noise(model, x, on=on)  # type: ignore[arg-type]
+        M = weight_noise_covariance(jacobian, probs)
         assert torch.allclose(flat(tuple(deviations.values())), M.diagonal().sqrt(), atol=1e-12)
         assert total_noise(deviations) == pytest.approx(math.sqrt(float(M.trace())))
 
 
 def test_the_noise_is_smallest_for_uniform_and_largest_for_certain_predictions() -> None:
     """Claim 2: √((K − 1)/K) at 1/K, √(K − 1) at 1."""
-    table = logit_noise([10], points=1001).set_index("probability")["deviation"]
+    table = logit_noise([10]).set_index("probability")["deviation"]
     assert table.idxmin() == pytest.approx(0.1) and table.min() == pytest.approx(math.sqrt(0.9))
     assert table.idxmax() == 1.0 and table.max() == pytest.approx(3.0)
 
@@ -191,8 +191,8 @@ def test_the_noise_of_a_runs_samples(tmp_path: Path) -> None:
     task = prepare(get_dataset("two-moons:n=60"), "symmetric:rate=0.3")
     train(task, "ce", Settings(epochs=2, model="mlp:hidden=[4]"), out=tmp_path / "run")
     run = open_run(tmp_path / "run")
-    table = gradient_noise(run, rows=5)
-    assert table["row"].tolist() == [row for row in (0, 15, 30, 44, 59) for _ in range(2)]
+    table = gradient_noise(run)
+    assert table["row"].tolist() == [row for row in range(60) for _ in range(2)]
     assert set(table["kind"]) == {LABELS, LOGITS} and set(table["label"]) <= {"right", "wrong"}
     assert isinstance(task.train.x, Tensor) and task.normalise is not None
     (model,) = run.models()

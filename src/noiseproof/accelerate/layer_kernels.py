@@ -15,7 +15,7 @@ how many others there are.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -24,6 +24,7 @@ import torch.nn.functional as F
 import triton
 import triton.language as tl
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from noiseproof.accelerate import hopper
 from noiseproof.core.tensors import device_of
@@ -352,35 +353,6 @@ def _sizes(x: Tensor, weight: Tensor, stride: int, padding: int) -> tuple[int, i
     return (h + 2 * padding - kh) // stride + 1, (w + 2 * padding - kw) // stride + 1
 
 
-@torch.library.custom_op("noiseproof::stacked_conv", mutates_args=())
-def _conv(
-    x: Tensor, weight: Tensor, rounded: Tensor, bias: Tensor | None, stride: int, padding: int
-) -> Tensor:
-    return _multiply(x, rounded, bias, *_sizes(x, weight, stride, padding), stride, padding, False)
-
-
-@_conv.register_fake
-def _(
-    x: Tensor, weight: Tensor, rounded: Tensor, bias: Tensor | None, stride: int, padding: int
-) -> Tensor:
-    return x.new_empty(x.shape[0], *_sizes(x, weight, stride, padding), weight.shape[1]).permute(
-        0, 3, 1, 2
-    )
-
-
-@torch.library.custom_op("noiseproof::stacked_conv_input", mutates_args=())
-def _input_gradient(
-    grad: Tensor, weight: Tensor, height: int, width: int, stride: int, padding: int
-) -> Tensor:
-    return _multiply(grad, weight, None, height, width, stride, padding, True)
-
-
-@_input_gradient.register_fake
-def _(grad: Tensor, weight: Tensor, height: int, width: int, stride: int, padding: int) -> Tensor:
-    return grad.new_empty(grad.shape[0], height, width, weight.shape[4]).permute(0, 3, 1, 2)
-
-
-@torch.library.custom_op("noiseproof::stacked_conv_weight", mutates_args=())
 def _weights_gradient(
     x: Tensor, grad: Tensor, seats: int, kh: int, kw: int, stride: int, padding: int, bias: bool
 ) -> Tensor:
@@ -435,33 +407,29 @@ def _weights_gradient(
     return _summed(out)
 
 
-@_weights_gradient.register_fake
-def _(
-    x: Tensor, grad: Tensor, seats: int, kh: int, kw: int, stride: int, padding: int, bias: bool
-) -> Tensor:
-    return x.new_empty(seats * grad.shape[1] * (kh * kw * x.shape[1] + bias), dtype=torch.float32)
+class _Conv(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, weight, bias, stride, padding):
+        rounded = weight.to(x.dtype)
+        ctx.save_for_backward(x, rounded)
+        ctx.shape, ctx.has_bias = weight.shape, bias is not None
+        ctx.stride, ctx.padding = stride, padding
+        sizes = _sizes(x, weight, stride, padding)
+        return _multiply(x, rounded, bias, *sizes, stride, padding, False)
 
-
-def _conv_context(ctx, inputs, output) -> None:
-    x, weight, rounded, bias, ctx.stride, ctx.padding = inputs
-    ctx.shape, ctx.has_bias = weight.shape, bias is not None
-    ctx.save_for_backward(x, rounded)
-
-
-def _conv_backward(ctx, grad):
-    x, rounded = ctx.saved_tensors
-    seats, o, kh, kw, _ = ctx.shape
-    to_x = to_weight = to_bias = None
-    if ctx.needs_input_grad[0]:
-        to_x = _input_gradient(grad, rounded, *x.shape[2:], ctx.stride, ctx.padding)
-    if ctx.needs_input_grad[1] or ctx.needs_input_grad[3]:
-        both = _weights_gradient(x, grad, seats, kh, kw, ctx.stride, ctx.padding, ctx.has_bias)
-        to_weight = both[: ctx.shape.numel()].view(ctx.shape)
-        to_bias = both[ctx.shape.numel() :].view(seats, o) if ctx.has_bias else None
-    return to_x, to_weight, None, to_bias, None, None
-
-
-_conv.register_autograd(_conv_backward, setup_context=_conv_context)
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad):
+        x, rounded = ctx.saved_tensors
+        seats, o, kh, kw, _ = ctx.shape
+        to_x = to_weight = to_bias = None
+        if ctx.needs_input_grad[0]:
+            to_x = _multiply(grad, rounded, None, *x.shape[2:], ctx.stride, ctx.padding, True)
+        if ctx.needs_input_grad[1] or ctx.needs_input_grad[2]:
+            both = _weights_gradient(x, grad, seats, kh, kw, ctx.stride, ctx.padding, ctx.has_bias)
+            to_weight = both[: ctx.shape.numel()].view(ctx.shape)
+            to_bias = both[ctx.shape.numel() :].view(seats, o) if ctx.has_bias else None
+        return to_x, to_weight, to_bias, None, None
 
 
 def stacked_conv(
@@ -490,7 +458,7 @@ def stacked_conv(
         x = F.pad(x, (0, 0, 0, 0, 0, more))
         weight = F.pad(weight, (0, more))
     with device_of(x):
-        out: Tensor = _conv(x, weight, weight.detach().to(x.dtype), bias, stride, padding)
+        out: Tensor = _Conv.apply(x, weight, bias, stride, padding)
     return out
 
 
@@ -569,73 +537,56 @@ def _pool(
         tl.store(out + i, a.to(out.dtype.element_ty), mask=valid)
 
 
-@torch.library.custom_op("noiseproof::pool", mutates_args=())
-def _pool_forward(x: Tensor, height: int, width: int) -> Tensor:
-    inner = _images(x)
-    images, h, w, c = inner.shape
-    out = torch.empty(images, height, width, c, dtype=x.dtype, device=x.device)
-    _pool[(triton.cdiv(out.numel(), 1024),)](
-        inner,
-        inner,
-        out,
-        out.numel(),
-        H=h,
-        W=w,
-        OH=height,
-        OW=width,
-        GH=height,
-        GW=width,
-        C=c,
-        BACK=False,
-        BLOCK=1024,
-        num_warps=4,
-    )
-    return out.permute(0, 3, 1, 2)
+class _Pool(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, height, width):
+        ctx.save_for_backward(x)
+        inner = _images(x)
+        images, _, _, c = inner.shape
+        out = torch.empty(images, height, width, c, dtype=x.dtype, device=x.device)
+        _launch_pool(inner, inner, out, (height, width), (height, width), back=False)
+        return out.permute(0, 3, 1, 2)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        inner, grad = _images(x), _images(grad)
+        out = torch.empty_like(inner)
+        windows = (inner.shape[1] + 1) // 2, (inner.shape[2] + 1) // 2
+        _launch_pool(inner, grad, out, grad.shape[1:3], windows, back=True)
+        return out.permute(0, 3, 1, 2), None, None
 
 
-@_pool_forward.register_fake
-def _(x: Tensor, height: int, width: int) -> Tensor:
-    return x.new_empty(x.shape[0], height, width, x.shape[1]).permute(0, 3, 1, 2)
-
-
-@torch.library.custom_op("noiseproof::pool_backward", mutates_args=())
-def _pool_backward(grad: Tensor, x: Tensor) -> Tensor:
-    inner, grad = _images(x), _images(grad)
-    (images, h, w, c), out = inner.shape, torch.empty_like(inner)
-    gh, gw = (h + 1) // 2, (w + 1) // 2
-    total = images * gh * gw * c
+def _launch_pool(
+    x: Tensor,
+    grad: Tensor,
+    out: Tensor,
+    size: Sequence[int],
+    windows: tuple[int, int],
+    back: bool,
+) -> None:
+    """Pool images (N, H, W, C) to ``size``, or ``back``, with one program for 1024 numbers of the
+    ``windows``.
+    """
+    images, h, w, c = x.shape
+    total = images * windows[0] * windows[1] * c
     _pool[(triton.cdiv(total, 1024),)](
-        inner,
+        x,
         grad,
         out,
         total,
         H=h,
         W=w,
-        OH=grad.shape[1],
-        OW=grad.shape[2],
-        GH=gh,
-        GW=gw,
+        OH=size[0],
+        OW=size[1],
+        GH=windows[0],
+        GW=windows[1],
         C=c,
-        BACK=True,
+        BACK=back,
         BLOCK=1024,
         num_warps=4,
     )
-    return out.permute(0, 3, 1, 2)
-
-
-@_pool_backward.register_fake
-def _(grad: Tensor, x: Tensor) -> Tensor:
-    return _like(x)
-
-
-def _pool_context(ctx, inputs, output) -> None:
-    ctx.save_for_backward(inputs[0])
-
-
-_pool_forward.register_autograd(
-    lambda ctx, grad: (_pool_backward(grad, *ctx.saved_tensors), None, None),
-    setup_context=_pool_context,
-)
 
 
 def pool(x: Tensor, ceil: bool) -> Tensor:
@@ -648,7 +599,7 @@ def pool(x: Tensor, ceil: bool) -> Tensor:
             f"Expected less than 2³¹ numbers to pool, got {x.numel()}. Take smaller batches."
         )
     with device_of(x):
-        out: Tensor = _pool_forward(x, *((side + ceil) // 2 for side in x.shape[2:]))
+        out: Tensor = _Pool.apply(x, *((side + ceil) // 2 for side in x.shape[2:]))
     return out
 
 
@@ -830,6 +781,11 @@ def _rows(x: Tensor) -> Tensor:
     return _images(x) if x.dim() == 4 else x.contiguous()  # (…, C)
 
 
+def _outer(rows: Tensor, x: Tensor) -> Tensor:
+    """The inverse of ``_rows``, for rows like those of ``x``."""
+    return rows.permute(0, 3, 1, 2) if x.dim() == 4 else rows
+
+
 def _blocks(channels: int, warps: int) -> tuple[int, int]:
     """Rows and channels that a program of a normalisation holds at a time.
 
@@ -841,9 +797,6 @@ def _blocks(channels: int, warps: int) -> tuple[int, int]:
     return 1024 * warps // bc, bc
 
 
-@torch.library.custom_op(
-    "noiseproof::stacked_statistics", mutates_args=("running_mean", "running_var")
-)
 def _measure(
     x: Tensor, running_mean: Tensor, running_var: Tensor, momentum: float, eps: float
 ) -> Tensor:
@@ -878,12 +831,6 @@ def _measure(
     return out
 
 
-@_measure.register_fake
-def _(x: Tensor, running_mean: Tensor, running_var: Tensor, momentum: float, eps: float) -> Tensor:
-    return x.new_empty(2, *running_mean.shape, dtype=torch.float32)
-
-
-@torch.library.custom_op("noiseproof::stacked_affine", mutates_args=())
 def _normalise(
     x: Tensor, weight: Tensor, bias: Tensor, moments: Tensor, shortcut: Tensor | None, relu: bool
 ) -> Tensor:
@@ -907,17 +854,9 @@ def _normalise(
         BC=bc,
         num_warps=8,
     )
-    return out.permute(0, 3, 1, 2) if x.dim() == 4 else out
+    return _outer(out, x)
 
 
-@_normalise.register_fake
-def _(
-    x: Tensor, weight: Tensor, bias: Tensor, moments: Tensor, shortcut: Tensor | None, relu: bool
-) -> Tensor:
-    return _like(x)
-
-
-@torch.library.custom_op("noiseproof::stacked_affine_backward", mutates_args=())
 def _normalise_backward(
     grad: Tensor,
     x: Tensor,
@@ -926,13 +865,11 @@ def _normalise_backward(
     moments: Tensor,
     shortcut: Tensor | None,
     relu: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of x and of the shortcut, empty without one, and those of biases and weights,
-    (2, S, C).
-    """
+) -> tuple[Tensor, Tensor | None, Tensor]:
+    """The gradients of x, of the shortcut if there is one, and of biases and weights, (2, S, C)."""
     inner, grad, (seats, c) = _rows(x), _rows(grad), weight.shape
     rows, (bm, bc), out = x.numel() // (seats * c), _blocks(c, 1), torch.empty_like(inner)
-    stored = out.new_empty(0) if shortcut is None else torch.empty_like(inner)
+    stored = None if shortcut is None else torch.empty_like(inner)
     share = (8 if shortcut is None else 4) * bm
     count, blocks = triton.cdiv(rows, share), triton.cdiv(c, bc)
     parts = torch.empty(count, 2, seats, c, dtype=torch.float32, device=x.device)
@@ -941,7 +878,7 @@ def _normalise_backward(
         inner if shortcut is None else _rows(shortcut),
         grad,
         parts,
-        out if shortcut is None else stored,
+        out if stored is None else stored,
         weight,
         bias,
         moments,
@@ -956,7 +893,7 @@ def _normalise_backward(
         num_warps=1,
     )
     sums, (bm, _) = _summed(parts), _blocks(c, 4)
-    if shortcut is not None:
+    if stored is not None:
         grad, relu = stored, False  # it has gone through ReLU
     _affine[triton.cdiv(rows, bm), blocks, seats](
         inner,
@@ -976,45 +913,22 @@ def _normalise_backward(
         BC=bc,
         num_warps=4,
     )
-    if x.dim() == 4:
-        out = out.permute(0, 3, 1, 2)
-        stored = stored if shortcut is None else stored.permute(0, 3, 1, 2)
-    return out, stored, sums
+    return _outer(out, x), None if stored is None else _outer(stored, x), sums
 
 
-@_normalise_backward.register_fake
-def _(
-    grad: Tensor,
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    moments: Tensor,
-    shortcut: Tensor | None,
-    relu: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    to_shortcut = x.new_empty(0) if shortcut is None else _like(shortcut)
-    return _like(x), to_shortcut, torch.empty_like(moments)
+class _Norm(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, weight, bias, moments, shortcut, relu):
+        ctx.save_for_backward(x, weight, bias, moments, shortcut)
+        ctx.relu = relu
+        return _normalise(x, weight, bias, moments, shortcut, relu)
 
-
-def _like(x: Tensor) -> Tensor:
-    return torch.empty_like(
-        x, memory_format=torch.channels_last if x.dim() == 4 else torch.contiguous_format
-    )
-
-
-def _norm_context(ctx, inputs, output) -> None:
-    *tensors, ctx.relu = inputs
-    ctx.save_for_backward(*tensors)
-
-
-def _norm_backward(ctx, grad):
-    to_x, to_shortcut, (to_bias, to_weight) = _normalise_backward(
-        grad, *ctx.saved_tensors, ctx.relu
-    )
-    return to_x, to_weight, to_bias, None, to_shortcut if len(to_shortcut) else None, None
-
-
-_normalise.register_autograd(_norm_backward, setup_context=_norm_context)
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad):
+        to_x, to_shortcut, sums = _normalise_backward(grad, *ctx.saved_tensors, ctx.relu)
+        to_bias, to_weight = sums
+        return to_x, to_weight, to_bias, None, to_shortcut, None
 
 
 def affine(
@@ -1033,7 +947,7 @@ def affine(
     _check(x, weight[None], bias[None])
     moments = torch.stack([running_mean, (running_var + eps).rsqrt()])[:, None]
     with device_of(x):
-        out: Tensor = _normalise(x, weight[None], bias[None], moments, _as(shortcut, x), relu)
+        out: Tensor = _Norm.apply(x, weight[None], bias[None], moments, _as(shortcut, x), relu)
     return out
 
 
@@ -1056,10 +970,10 @@ def stacked_norm(
     ``relu``.
     """
     _check_norm(x, weight, bias, running_mean, running_var)
-    # The gradient of _normalise includes the dependence of the moments on x.
+    # The gradient of _Norm includes the dependence of the moments on x.
     with device_of(x):
         moments = _measure(x.detach(), running_mean, running_var, momentum, eps)
-        out: Tensor = _normalise(x, weight, bias, moments, _as(shortcut, x), relu)
+        out: Tensor = _Norm.apply(x, weight, bias, moments, _as(shortcut, x), relu)
     return out
 
 

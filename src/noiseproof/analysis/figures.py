@@ -203,7 +203,6 @@ def collect(
     *,
     only: Sequence[str] = (),
     stage: str | None = None,
-    data_dir: str | Path | None = None,
     progress: Progress | None = None,
 ) -> list[Figure | MissingFigure]:
     """Return all figures of a set of runs; a figure without data says what records it.
@@ -215,7 +214,7 @@ def collect(
         progress: called with the name of the next figure, how many are done, and how many there
             are.
     """
-    opened = runs if isinstance(runs, Mapping) else open_runs(runs, data_dir=data_dir)
+    opened = runs if isinstance(runs, Mapping) else open_runs(runs)
     if not opened:
         raise ValueError("Expected the folder of at least one run, got none.")
     makers = [maker for maker in figure_makers() if maker.stem in _chosen(only)]

@@ -403,8 +403,7 @@ def analyze_landscape(
     from noiseproof.analysis.runs import open_runs, page_title, runs_table
     from noiseproof.core.files import check_place
 
-    span = 1.0  # directions as long as the filters
-    check_spacing(points, span)  # before minutes are spent on it
+    check_spacing(points)  # before minutes are spent on it
     if out is not None:
         check_place(out, folder=False)
     opened = open_runs(runs, data_dir=data_dir)
@@ -418,7 +417,6 @@ def analyze_landscape(
                 seed=SEED,
                 accelerator=accelerator,
                 points=points,
-                span=span,
                 progress=progress,
             )
         keep_landscape(run, around)

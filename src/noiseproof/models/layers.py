@@ -43,6 +43,8 @@ def convolved(x: Tensor, weight: Tensor, bias: Tensor | None, stride: int, paddi
 
 def _suits(x: Tensor, weight: Tensor, channels: int) -> bool:
     """Whether our kernels can compute such a pass, in reduced precision."""
+    if torch.compiler.is_compiling():
+        return False  # it fuses PyTorch's own
     if not torch.is_autocast_enabled("cuda") or not has_kernels(x):
         return False
     usual = x.dim() == 4 and x.dtype is not torch.float64 and weight.dtype is torch.float32
@@ -99,10 +101,8 @@ class NormReLU(nn.BatchNorm2d):
         return fused
 
     def _has_kernels(self, x: Tensor) -> bool:
-        if not self.affine or (
-            self.training and (not self.is_captured or torch.compiler.is_compiling())
-        ):
-            return False  # torch.compile fuses PyTorch's own
+        if not self.affine or (self.training and not self.is_captured):
+            return False
         suits = _suits if self.training else _only_predicts
         return suits(x, self.weight, self.num_features)
 
@@ -167,13 +167,7 @@ def _can_fold(conv: nn.Conv2d, norm: NormReLU, x: Tensor) -> bool:
         return False  # they want to be called
     flags = torch.backends.cudnn
     is_exact = flags.deterministic or torch.are_deterministic_algorithms_enabled()
-    if (
-        is_exact
-        or not flags.enabled
-        or torch.compiler.is_compiling()
-        or conv.in_channels % 8
-        or conv.out_channels % 8
-    ):
+    if is_exact or not flags.enabled or conv.in_channels % 8 or conv.out_channels % 8:
         return False
     return _only_predicts(x, norm.weight, max(conv.in_channels, conv.out_channels)) and is_hopper(
         x.get_device()

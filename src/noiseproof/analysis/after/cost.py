@@ -25,8 +25,6 @@ def costs(records: Mapping[str, Sequence[pd.DataFrame]]) -> pd.DataFrame:
     """
     rows = []
     for name, group in records.items():
-        for record in group:
-            _check_columns(record, ["seconds", "test_accuracy"])
         last = [float(record["test_accuracy"].iloc[-1]) for record in group]
         seconds = fmean(float(record["seconds"].sum()) for record in group)
         row = {
@@ -61,14 +59,11 @@ def cost_figure(runs: Runs) -> tuple[pd.DataFrame, dict[str, Any]] | None:
     return table, {"log_x": bool(table["seconds"].max() > 10 * table["seconds"].min())}
 
 
-def sensitivity(
-    runs: pd.DataFrame, by: Sequence[str], metric: str = "test_accuracy"
-) -> pd.DataFrame:
+def sensitivity(runs: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
     """Mean, standard deviation (over seeds, n − 1) and number of runs of each combination of the
     columns ``by``.
     """
-    _check_columns(runs, [*by, metric])
-    groups = runs.groupby(list(by), sort=True)[metric]
+    groups = runs.groupby(list(by), sort=True)["test_accuracy"]
     table = groups.agg(mean="mean", std="std", runs="count").reset_index()
     spread = table["std"].fillna(0)
     table["low"] = table["mean"] - spread
@@ -81,7 +76,6 @@ class Trials(NamedTuple):
 
     results: pd.DataFrame  # one run in each row; ``method`` are curves
     by: Sequence[str]  # the columns of the hyperparameters
-    metric: str = "test_accuracy"
     note: str = ""  # a sentence for the reader
 
 
@@ -134,10 +128,10 @@ def sensitivity_figure(trials: Trials) -> tuple[pd.DataFrame, dict[str, Any]]:
     5, 8).
     """
     by = list(trials.by)
-    words = trials.metric.replace("_", " ")
+    words = "test accuracy"
     several = "method" in trials.results and trials.results["method"].nunique() > 1
     columns = ["method", *by] if several else by
-    table = sensitivity(trials.results, columns, trials.metric)
+    table = sensitivity(trials.results, columns)
     fields: dict[str, Any] = {
         "name": "sensitivity-" + "-".join(by),
         "title": f"Sensitivity to {' and '.join(by)}",
@@ -198,11 +192,3 @@ def _parameters(method: str) -> dict[tuple[str, str], Any]:
         for factor, name, given in calls
         for key, value in {"factor": factor, **given}.items()
     }
-
-
-def _check_columns(table: pd.DataFrame, needed: Sequence[str]) -> None:
-    if absent := [name for name in needed if name not in table.columns]:
-        raise ValueError(
-            f"Expected the columns {', '.join(needed)}, {', '.join(absent)} not among"
-            f" {list(table)}."
-        )

@@ -15,17 +15,17 @@ from torch import Tensor
 
 from noiseproof.analysis.after.predictions import part_labels
 from noiseproof.analysis.figures import READABLE, Layer, Subjects, each, figure, stack
-from noiseproof.analysis.runs import RIGHT, WRONG, Array, Part, RunFolder, Runs
-from noiseproof.core.checks import check_count, check_number
+from noiseproof.analysis.runs import RIGHT, WRONG, Array, RunFolder, Runs
 from noiseproof.data.base import derive_generator, shuffled
 from noiseproof.models.classifier import Classifier
 from noiseproof.strategies.sweeps import evaluating, predict_log_probs
 
-ROWS = 500  # of a map on a page: t-SNE takes seconds, and the dots stay apart
+ROWS = 500  # of a map: t-SNE takes seconds, and the dots stay apart
+RESOLUTION = 60  # points along each side of a decision boundary's grid
 
 
 @torch.no_grad()
-def penultimate_features(model: Classifier, x: Tensor, *, batch_size: int = 1024) -> Tensor:
+def penultimate_features(model: Classifier, x: Tensor) -> Tensor:
     """Return the inputs (N, num_features) of the head of ``model`` for inputs ``x`` (N, …), in
     evaluation mode.
     """
@@ -35,15 +35,16 @@ def penultimate_features(model: Classifier, x: Tensor, *, batch_size: int = 1024
             " leave its run out."
         )
     with evaluating([model]):
-        return torch.cat([model.backbone(part) for part in torch.split(x, batch_size)])
+        features: Tensor = model.backbone(x)
+    return features
 
 
-def tsne(features: ArrayLike, *, perplexity: float = 30.0, seed: int = 0) -> Array:
+def tsne(features: ArrayLike) -> Array:
     """Return a map of ``features`` (N, F) in the plane, (N, 2), that keeps neighbours together (van
     der Maaten & Hinton 2008).
 
-    More than 50 features are first reduced to their 50 principal components. ``perplexity`` is
-    lowered for few rows.
+    More than 50 features are first reduced to their 50 principal components. The perplexity is 30,
+    or less for few rows.
     """
     from sklearn.decomposition import PCA
     from sklearn.manifold import TSNE
@@ -51,54 +52,40 @@ def tsne(features: ArrayLike, *, perplexity: float = 30.0, seed: int = 0) -> Arr
     h = np.asarray(features, dtype=np.float64)
     if h.ndim != 2 or len(h) < 4:
         raise ValueError(f"Expected features (N, F) of at least 4 rows, got {h.shape}.")
-    check_number("perplexity", perplexity, "(0, inf)")
     if min(h.shape) > 50:
         h = PCA(50, svd_solver="full").fit_transform(h)
     if not h.std(0).any():  # a model that has learned nothing may map all rows to the same features
         return np.zeros((len(h), 2))
     start = "pca" if h.shape[1] > 1 else "random"
     largest = (len(h) - 1) / 3  # that t-SNE takes
-    embedding = TSNE(2, perplexity=min(perplexity, largest), init=start, random_state=seed)
+    embedding = TSNE(2, perplexity=min(30.0, largest), init=start, random_state=0)
     positions: Array = embedding.fit_transform(h)
     return positions
 
 
-def feature_map(
-    run: RunFolder,
-    part: Part = "train",
-    *,
-    rows: int = 2000,
-    perplexity: float = 30.0,
-    seed: int = 0,
-) -> pd.DataFrame:
-    """t-SNE of the penultimate features of up to ``rows`` rows, drawn with ``seed`` (SLN paper,
-    Fig. 7).
+def feature_map(run: RunFolder) -> pd.DataFrame:
+    """t-SNE of the penultimate features of 500 training rows, drawn at random (SLN paper, Fig. 7).
 
     Returns ``x``, ``y``, ``row``, the ``given`` label, ``label`` (right, wrong or unknown) and the
     true ``class`` (the given one if it is not known) of each row.
     """
     result = run.result()
-    x = run.inputs(part)
-    chosen = (
-        shuffled(len(x), derive_generator(seed, 0))[: check_count("rows", rows, 4)].sort().values
-    )
+    x = run.inputs("train")
+    chosen = shuffled(len(x), derive_generator(0, 0))[:ROWS].sort().values
     inputs = result.run.fetch(x, chosen, result.run.normalise)
     features = penultimate_features(result.models[0], inputs)  # type: ignore[arg-type]
-    positions = tsne(features.cpu(), perplexity=perplexity, seed=seed)
+    positions = tsne(features.cpu())
     index = chosen.numpy()
-    given, clean = part_labels(run, part)
+    given, clean = part_labels(run, "train")
     given = given[index]
-    columns: dict[str, Any] = {"x": positions[:, 0], "y": positions[:, 1], "row": index}
-    columns["given"] = _named(given, run.classes)
+    table = pd.DataFrame({"x": positions[:, 0], "y": positions[:, 1], "row": index})
+    table["given"] = _named(given, run.classes)
     if clean is None:
-        columns |= {"label": "unknown", "class": columns["given"]}
-    else:
-        clean = clean[index]
-        columns |= {
-            "label": np.where(given == clean, RIGHT, WRONG),
-            "class": _named(clean, run.classes),
-        }
-    return pd.DataFrame(columns)
+        return table.assign(label="unknown", **{"class": table["given"]})
+    clean = clean[index]
+    table["label"] = np.where(given == clean, RIGHT, WRONG)
+    table["class"] = _named(clean, run.classes)
+    return table
 
 
 def _named(labels: Array, classes: Sequence[str]) -> pd.Series[Any]:
@@ -109,7 +96,7 @@ def _named(labels: Array, classes: Sequence[str]) -> pd.Series[Any]:
 
 def feature_maps(runs: Runs) -> Subjects[pd.DataFrame]:
     """Return the feature maps of runs whose data and weights can be read."""
-    return each(runs, lambda run: feature_map(run, rows=ROWS), needs=READABLE)
+    return each(runs, feature_map, needs=READABLE)
 
 
 @figure(
@@ -132,20 +119,7 @@ def feature_figure(maps: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
 # In the plane
 
 
-def plane_grid(points: ArrayLike, *, resolution: int = 60, border: float = 0.15) -> Array:
-    """Return a grid over the rectangle of ``points`` (N, 2), widened by ``border`` of its sides:
-    (resolution², 2).
-    """
-    x = np.asarray(points, dtype=np.float64)
-    check_count("resolution", resolution, 2)
-    low = x.min(0)
-    high = x.max(0)
-    margin = border * np.maximum(high - low, 1e-9)
-    first, second = np.linspace(low - margin, high + margin, resolution).T
-    return np.stack(np.meshgrid(first, second, indexing="ij"), -1).reshape(-1, 2)
-
-
-def decision_boundary(run: RunFolder, *, resolution: int = 60) -> pd.DataFrame:
+def decision_boundary(run: RunFolder) -> pd.DataFrame:
     """Return the predicted probability of the second class over the plane, and the training points
     (LN paper, Fig. 3).
 
@@ -154,30 +128,32 @@ def decision_boundary(run: RunFolder, *, resolution: int = 60) -> pd.DataFrame:
     """
     data = run.task.train
     points = data.x
-    if (
-        not isinstance(points, Tensor)
-        or points.dim() != 2
-        or points.shape[1] != 2
-        or run.num_classes != 2
-    ):
+    in_plane = isinstance(points, Tensor) and points.dim() == 2 and points.shape[1] == 2
+    if not in_plane or run.num_classes != 2:
         raise ValueError(
             f"Expected two classes of points in the plane, got {run.num_classes} classes of"
             f" {run.dataset}."
         )
-    state = run.result().run
-    grid = plane_grid(points.cpu(), resolution=resolution)
-    # (resolution², 2)
-    p = predict_log_probs(state, torch.as_tensor(grid).float()).exp().cpu().numpy()
+    x = np.asarray(points.cpu(), dtype=np.float64)
+    grid = _grid_around(x)
+    p = predict_log_probs(run.result().run, torch.as_tensor(grid).float()).exp().cpu().numpy()
     background = pd.DataFrame(
         {"x1": grid[:, 0], "x2": grid[:, 1], "probability": p[:, 1].astype(np.float64)}
     )
-    x = points.cpu().double().numpy()
     given = data.given.cpu().numpy()
     right = np.ones(len(given), bool) if data.clean is None else given == data.clean.cpu().numpy()
     at = {"x1": x[:, 0], "x2": x[:, 1], "given": _named(given, run.classes)}
-    return pd.concat(
-        [background, pd.DataFrame(at | {"label": np.where(right, RIGHT, WRONG)})], ignore_index=True
-    )
+    foreground = pd.DataFrame({**at, "label": np.where(right, RIGHT, WRONG)})
+    return pd.concat([background, foreground], ignore_index=True)
+
+
+def _grid_around(x: Array) -> Array:
+    """Return a grid over the rectangle of points ``x`` (N, 2), widened by 15 % of its sides."""
+    low = x.min(0)
+    high = x.max(0)
+    border = 0.15 * np.maximum(high - low, 1e-9)
+    first, second = np.linspace(low - border, high + border, RESOLUTION).T
+    return np.stack(np.meshgrid(first, second, indexing="ij"), -1).reshape(-1, 2)
 
 
 def boundaries(runs: Runs) -> Subjects[pd.DataFrame]:

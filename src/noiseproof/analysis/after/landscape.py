@@ -148,10 +148,7 @@ def landscape(
     generator: Generator,
     criterion: Criterion = cross_entropy,
     points: int = 21,
-    span: float = 1.0,
-    batch_size: int | None = None,
     precision: torch.dtype | None = None,
-    directions: tuple[Direction, Direction] | None = None,
     progress: Progress | None = None,
 ) -> Landscape:
     """Return the mean loss of ``model`` over ``x``, ``y`` on a grid of ``points`` × ``points``
@@ -163,18 +160,14 @@ def landscape(
         x: inputs as the model takes them, normalised, (N, …).
         generator: on the CPU; the same seed gives the same directions on every device.
         criterion: from a model's output and labels to the losses of the rows.
-        points: along each direction, an odd number: the model itself is the middle.
-        span: of the coordinates, from −span to span.
-        batch_size: rows of a forward pass; by default 256 on a CPU, 2048 elsewhere.
+        points: along each direction, from −1 to 1; an odd number: the model itself is the middle.
         precision: of autocast, such as ``torch.bfloat16``.
-        directions: by default random ones.
         progress: called after each point.
     """
     if check_count("points", points, 3) % 2 == 0:
         raise ValueError(
             f"Expected an odd number of `points`, so that the model is one of them, got {points}."
         )
-    check_number("span", span, "(0, inf)")
     if len(x) != len(y) or not len(x):
         raise ValueError(
             f"Expected as many labels as inputs, at least one, got {len(x)} inputs and {len(y)}"
@@ -190,20 +183,16 @@ def landscape(
             " leave its run out."
         )
     device = next(iter(weights.values())).device
-    size = (
-        BATCH.get(device.type, 2048)
-        if batch_size is None
-        else check_count("batch_size", batch_size, 1)
-    )
+    size = BATCH.get(device.type, 2048)
     x = x.to(device)
     y = y.to(device)
     if device.type == "cuda" and x.dim() == 4:
         x = x.contiguous(memory_format=torch.channels_last)
     batches = list(zip(torch.split(x, size), torch.split(y, size), strict=True))
-    first, second = directions or [filter_normalised_direction(model, generator) for _ in range(2)]
+    first, second = (filter_normalised_direction(model, generator) for _ in range(2))
     half = points // 2
     # zero is exactly zero
-    steps = torch.arange(-half, half + 1, dtype=torch.float64) * (span / half)
+    steps = torch.arange(-half, half + 1, dtype=torch.float64) * (1 / half)
     losses = torch.zeros(points, points, dtype=torch.float64, device=device)
     autocast = nullcontext() if precision is None else torch.autocast(device.type, precision)
     with evaluating([model]), autocast:
@@ -220,13 +209,13 @@ def landscape(
     return Landscape(steps, (losses / len(y)).cpu())
 
 
-def check_spacing(points: int, span: float) -> None:
+def check_spacing(points: int) -> None:
     """Refuse a grid whose points are too far apart for the sharpness."""
-    if (spacing := span / (points // 2)) > RADIUS * (1 + 1e-9):
-        remedy = f"Use --points {2 * math.ceil(span / RADIUS) + 1}, or a smaller `span`."
+    spacing = 1 / (points // 2)
+    if spacing > RADIUS:
         raise ValueError(
             f"Expected points at most {RADIUS:g} apart, to compute the sharpness, got {spacing:g}."
-            f" {remedy}"
+            f" Use --points {2 * math.ceil(1 / RADIUS) + 1}."
         )
 
 
@@ -345,11 +334,11 @@ def kept_landscapes(runs: Runs) -> Subjects[pd.DataFrame]:
         raise Needs(str(error).removeprefix("Expected ")) from error
 
 
-def gradient_noise(run: RunFolder, *, rows: int | None = None) -> pd.DataFrame:
+def gradient_noise(run: RunFolder) -> pd.DataFrame:
     """Return the total ``deviation`` of the noise on a sample's gradient, √tr M, by ``kind``,
     ``confidence`` and ``label``.
 
-    Of ``rows`` training rows, evenly spread, at the last checkpoint of the first model.
+    Of some training rows, evenly spread, at the last checkpoint of the first model.
     """
     result = run.result()
     if isinstance(result.run.loss, LN):
@@ -358,9 +347,7 @@ def gradient_noise(run: RunFolder, *, rows: int | None = None) -> pd.DataFrame:
         )
     data = result.run.data
     model = result.models[0].eval().requires_grad_(True)
-    if rows is None:
-        rows = max(8, PASSES // data.num_classes)
-    count = min(len(data), rows)
+    count = min(len(data), max(8, PASSES // data.num_classes))
     index = torch.linspace(0, len(data) - 1, count).round().long()
     table = []
     raw: Tensor = next(read_batches(data.x, [index]))
@@ -372,16 +359,8 @@ def gradient_noise(run: RunFolder, *, rows: int | None = None) -> pd.DataFrame:
             label = WRONG if run.is_flipped[row] else RIGHT
         for kind, on in ((LABELS, "labels"), (LOGITS, "logits")):
             deviation = total_noise(weight_noise(model, x, on=on))  # type: ignore[arg-type]
-            table.append(
-                {
-                    "row": row,
-                    "kind": kind,
-                    "confidence": confidence,
-                    "label": label,
-                    "deviation": deviation,
-                }
-            )
-    return pd.DataFrame(table)
+            table.append((row, kind, confidence, label, deviation))
+    return pd.DataFrame(table, columns=["row", "kind", "confidence", "label", "deviation"])
 
 
 @figure(

@@ -109,26 +109,18 @@ def label_losses(labels: ArrayLike, pred_probs: ArrayLike) -> Array:
 # Predictions of runs
 
 
-def predict(
-    run: RunFolder,
-    part: Part = "train",
-    *,
-    rows: int | None = None,
-    seed: int = 0,
-    accelerator: str = "auto",
-) -> Predictions:
-    """Return predictions of a run's final models for a part of its data, not augmented.
-
-    ``rows`` limits them to that many rows, drawn with ``seed``.
+def predict(run: RunFolder, part: Part = "train", *, rows: int | None = None) -> Predictions:
+    """Return predictions of a run's final models for a part of its data, not augmented; of
+    ``rows`` rows, drawn at random, if that is given.
     """
     given, clean = part_labels(run, part)
-    result = run.result(accelerator)
+    result = run.result("auto")
     corrected = None
     annotations = None
     if part == "train":
         corrected = corrected_labels(result.strategies, run.task.train.labels.cpu())
         annotations = _annotations(run)
-    chosen = shuffled(len(given), derive_generator(seed, 0))[:rows].sort().values
+    chosen = shuffled(len(given), derive_generator(0, 0))[:rows].sort().values
     p = predict_log_probs(result.run, take(run.inputs(part), chosen)).double().exp().cpu().numpy()
     index = chosen.numpy()
 
@@ -306,14 +298,14 @@ def dissection_figure(runs: Mapping[str, Predictions]) -> pd.DataFrame:
 
 
 def label_probability(
-    labels: ArrayLike, pred_probs: ArrayLike, clean: ArrayLike | None = None, *, bins: int = 50
+    labels: ArrayLike, pred_probs: ArrayLike, clean: ArrayLike | None = None
 ) -> pd.DataFrame:
     """Density of p_y, the probability of the given label, separately for right and wrong labels
     (SLN paper, Fig. 3).
     """
     y, p = check_predictions(labels, pred_probs)
     p_y = np.clip(p[np.arange(len(y)), y], 0, 1)
-    edges = np.linspace(0, 1, check_count("bins", bins, 1) + 1)
+    edges = np.linspace(0, 1, 51)
     groups = {ALL: np.ones(len(y), bool)}
     if clean is not None:
         y, truth = _same_rows(labels=y, clean=clean)

@@ -83,7 +83,6 @@ def forecast(
     num_classes: int,
     *,
     margins: Tensor | None = None,
-    sigma: float = 1.0,
     alternatives: bool = True,
 ) -> Forecast:
     """Forecast whether ``loss`` learns ``num_classes`` classes.
@@ -91,7 +90,7 @@ def forecast(
     Args:
         loss: a loss, or a line that trains (``nal``, ``het-tau``, ``10*nce + mae``): its loss, with
             the defaults of the method for that many classes, is judged. ``Forecast.loss`` names it.
-        margins: Δ of the labels (N,) in an untrained model; by default of N(0, σ²) logits.
+        margins: Δ of the labels (N,) in an untrained model; by default of N(0, 1) logits.
             Losses that depend on the other classes use only their mean, and average over simulated
             other classes.
         alternatives: if the loss does not learn, look for calibrated losses that do.
@@ -108,7 +107,7 @@ def forecast(
     check_of_logits(loss, num_classes, given)
     if margins is not None and (margins.dim() != 1 or not len(margins)):
         raise ValueError(f"Expected `margins` (N,), got {tuple(margins.shape)}.")
-    weights = MeanWeights(num_classes, margins, sigma)
+    weights = MeanWeights(num_classes, margins, 1.0)
     result = _forecast(loss, weights, given)
     if (excess := root_excess(given, num_classes)) > 1 and result.answer == "learns":
         reason = (
@@ -116,14 +115,11 @@ def forecast(
             " mean learns"
         )
         return replace(result, answer="partly", reason=reason, instead=_shorter(given, weights))
+    if result.answer == "learns":
+        return result
     if loss is not given:
-        return (
-            result
-            if result.answer == "learns"
-            else replace(result, instead=_attentive(given, weights))
-        )
-    complete = result.answer == "learns" or not alternatives
-    return result if complete else replace(result, instead=_alternatives(loss, result, weights))
+        return replace(result, instead=_attentive(given, weights))
+    return replace(result, instead=_alternatives(loss, result, weights)) if alternatives else result
 
 
 def _forecast(loss: Loss, weights: MeanWeights, given: Loss) -> Forecast:
@@ -138,16 +134,18 @@ def _forecast(loss: Loss, weights: MeanWeights, given: Loss) -> Forecast:
     pairs = list(zip(terms_of(given), terms_of(loss), strict=True))
     for (factor, named), (scale, term) in pairs if len(pairs) > 1 else ():
         weight = weights.of(term)
-        at_start = weight(0.0)
-        at_behind = weight(-FALL)
-        at_zero = weight(way)
         largest = largest_weight(term, weight, way)
-        over_largest = ratio(at_start, largest), ratio(at_behind, largest)
-        shares = [
-            ratio(scale * part, whole)
-            for part, whole in ((at_start, start), (at_behind, behind), (at_zero, learnt))
-        ]
-        terms.append(Term(str(named), factor, *over_largest, *shares))
+        terms.append(
+            Term(
+                str(named),
+                factor,
+                start=ratio(weight(0.0), largest),
+                left_behind=ratio(weight(-FALL), largest),
+                share=ratio(scale * weight(0.0), start),
+                share_left_behind=ratio(scale * weight(-FALL), behind),
+                share_learnt=ratio(scale * weight(way), learnt),
+            )
+        )
     return Forecast(
         loss=str(given),
         num_classes=weights.num_classes,
@@ -177,40 +175,39 @@ def _shorter(loss: Loss, weights: MeanWeights) -> tuple[Alternative, ...]:
     name = "start" if "start" in loss.hyperparameters else "ln.start"
     if name not in loss.hyperparameters:
         return ()
-    other = loss.with_hyperparameters(**{name: 0.1})
-    judged = verdict(settled(other, weights.num_classes), weights)
     why = "a root that starts at a tenth of the model's own start"
-    return (Alternative(str(other), judged.answer, judged.left_behind, judged.slowness, why),)
+    return (_judged(loss.with_hyperparameters(**{name: 0.1}), weights, why),)
+
+
+def _judged(loss: Loss, weights: MeanWeights, why: str) -> Alternative:
+    judged = verdict(settled(loss, weights.num_classes), weights)
+    return Alternative(str(loss), judged.answer, judged.left_behind, judged.slowness, why)
 
 
 def _attentive(loss: Loss, weights: MeanWeights) -> tuple[Alternative, ...]:
     """NAL with the smallest λ of a grid that learns."""
     if not isinstance(loss, NoiseAttention):
         return ()
+    why = "a λ that makes turning away from a label cost more"
     for lam in ATTENTION:
-        other = loss.with_hyperparameters(lam=lam)
-        judged = verdict(settled(other, weights.num_classes), weights)
-        if judged.answer == "learns":
-            why = "a λ that makes turning away from a label cost more"
-            return (
-                Alternative(str(other), judged.answer, judged.left_behind, judged.slowness, why),
-            )
+        other = _judged(loss.with_hyperparameters(lam=lam), weights, why)
+        if other.answer == "learns":
+            return (other,)
     return ()
 
 
 def _alternatives(loss: Loss, result: Forecast, weights: MeanWeights) -> tuple[Alternative, ...]:
     """Calibrated losses with a better forecast, the best first."""
     better = []
-    for why, candidate in _candidates(loss, result, weights.num_classes, weights.sigma):
-        other = _forecast(candidate, weights, candidate)
-        if RANK[other.answer] < RANK[result.answer]:
-            better.append(
-                Alternative(other.loss, other.answer, other.left_behind, other.slowness, why)
-            )
+    for why, candidate in _candidates(loss, result, weights.num_classes):
+        judged = verdict(candidate, weights)
+        numbers = judged.answer, judged.left_behind, judged.slowness
+        if RANK[judged.answer] < RANK[result.answer]:
+            better.append(Alternative(str(candidate), *numbers, why))
     return tuple(sorted(better, key=lambda alternative: RANK[alternative.answer]))
 
 
-def _candidates(loss: Loss, result: Forecast, K: int, sigma: float) -> Iterator[tuple[str, Loss]]:
+def _candidates(loss: Loss, result: Forecast, K: int) -> Iterator[tuple[str, Loss]]:
     if result.left_behind >= LEARNS:  # only slow
         strong = WeightedSum(
             [(_round(scale / result.maximum), term) for scale, term in terms_of(loss)]
@@ -218,18 +215,18 @@ def _candidates(loss: Loss, result: Forecast, K: int, sigma: float) -> Iterator[
         yield "the same loss with unit maximum weight (curriculum paper, §5)", strong
     with suppress(NoSolution, ValueError):  # no hyperparameter, or several
         like = 10 if K <= 100 else 100
-        solution = calibrate(loss, K, like, sigma=sigma, check=False).params
+        solution = calibrate(loss, K, like, check=False).params
         params = {name: _round(value) for name, value in solution.items()}
         yield (
             f"the average error that it has with {like} classes (bias paper, §3.3)",
             loss.with_hyperparameters(**params),
         )
     if loss.kind == "margin" and K > 2:
-        tau = round(-expected_margin(10, sigma=sigma), 2)
-        scaled = remargin_for(loss, K, by="scale", tau=tau, sigma=sigma)
+        tau = round(-expected_margin(10), 2)
+        scaled = remargin_for(loss, K, by="scale", tau=tau)
         yield "margins scaled to start as with 10 classes (curriculum paper, §5.1.1)", scaled
     with suppress(ValueError):  # no shift is that large
-        shifted = Remargin(loss, shift=max(0.0, round(logit_bias(K, sigma=sigma), 2)))
+        shifted = Remargin(loss, shift=max(0.0, round(logit_bias(K), 2)))
         yield (
             "a logit bias with which the label's mean probability is 0.15 (bias paper, Eq. 4)",
             shifted,

@@ -16,16 +16,16 @@ from torch import Tensor, nn
 
 from noiseproof.analysis.before.losses import Start, starting_losses
 from noiseproof.analysis.figures import Layer, figure
-from noiseproof.core.checks import check_number, check_word
+from noiseproof.core.checks import check_word
 from noiseproof.losses.margin import CE
 from noiseproof.losses.sums import as_loss
 
 On = Literal["labels", "logits"]
 
 
-def logit_noise_covariance(probs: Tensor, sigma: float = 1.0) -> Tensor:
-    """σ_y²·M (…, K, K) of SLN's noise on ∂L/∂z, for predicted probabilities (…, K) (SLN paper,
-    Proposition 2).
+def logit_noise_covariance(probs: Tensor) -> Tensor:
+    """M (…, K, K) of SLN's noise on ∂L/∂z, with the covariance σ_y²·M, for predicted probabilities
+    (…, K) (SLN paper, Proposition 2).
 
     M_ii = K(p_i − 1/K)² + (K − 1)/K and M_ij = K·p_i·p_j − p_i − p_j.
 
@@ -33,20 +33,16 @@ def logit_noise_covariance(probs: Tensor, sigma: float = 1.0) -> Tensor:
     tensor([[ 0.5000, -0.5000],
             [-0.5000,  0.5000]])
     """
-    variance = check_number("sigma", sigma, "[0, inf)") ** 2
     K = probs.shape[-1]
     rows = probs[..., :, None]
     columns = probs[..., None, :]
-    return variance * (
-        K * rows * columns - rows - columns + torch.eye(K, dtype=probs.dtype, device=probs.device)
-    )
+    one = torch.eye(K, dtype=probs.dtype, device=probs.device)
+    return K * rows * columns - rows - columns + one
 
 
-def weight_noise_covariance(
-    jacobian: Tensor, probs: Tensor | None = None, sigma: float = 1.0
-) -> Tensor:
-    """σ²·M (P, P) of the noise on ∂L/∂θ of one sample, from the ``jacobian`` ∂z/∂θ (K, P) of its
-    logits.
+def weight_noise_covariance(jacobian: Tensor, probs: Tensor | None = None) -> Tensor:
+    """M (P, P) of the noise on ∂L/∂θ of one sample, with the covariance σ²·M, from the ``jacobian``
+    ∂z/∂θ (K, P) of its logits.
 
     Without ``probs`` M_ij = ⟨∂z/∂θ_i, ∂z/∂θ_j⟩, of noise on the gradient in the logits (SLN paper,
     Proposition 1). With the predicted ``probs`` p (K,) M_ij = ⟨∂log p/∂θ_i, ∂log p/∂θ_j⟩, of SLN
@@ -58,24 +54,20 @@ def weight_noise_covariance(
             "Expected a jacobian (K, P) and probabilities (K,), got"
             f" {' and '.join(map(str, shapes))}."
         )
-    variance = check_number("sigma", sigma, "[0, inf)") ** 2
     if probs is not None:
         jacobian = jacobian - probs @ jacobian  # ∂log p_k = ∂z_k − Σ_i p_i ∂z_i
-    return variance * (jacobian.T @ jacobian)
+    return jacobian.T @ jacobian
 
 
-def weight_noise(
-    model: nn.Module, x: Tensor, *, on: On = "labels", sigma: float = 1.0
-) -> dict[str, Tensor]:
+def weight_noise(model: nn.Module, x: Tensor, *, on: On = "labels") -> dict[str, Tensor]:
     """Return the standard deviation of the noise on the gradient in each weight, for one input
-    ``x`` (…), by parameter.
+    ``x`` (…), by parameter, with σ = 1.
 
     ``on="labels"`` is SLN: σ_y·‖∂log p/∂θ_i‖₂ (SLN paper, Proposition 3); ``on="logits"`` is noise
     on the gradient in the logits: σ_f·‖∂z/∂θ_i‖₂ (Proposition 1). It takes one backward pass for
     each class and no matrix of weights.
     """
     check_word("on", on, get_args(On))
-    check_number("sigma", sigma, "[0, inf)")
     weights = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
     with torch.enable_grad():
         out = model(x[None])
@@ -89,24 +81,18 @@ def weight_noise(
             for name, gradient in zip(weights, gradients, strict=True):
                 if gradient is not None:
                     squares[name] += gradient.square()
-    return {name: sigma * square.sqrt() for name, square in squares.items()}
+    return {name: square.sqrt() for name, square in squares.items()}
 
 
-def logit_noise(num_classes: Sequence[int], *, points: int = 101) -> pd.DataFrame:
+def logit_noise(num_classes: Sequence[int]) -> pd.DataFrame:
     """Return the ``deviation`` √M_ii of the noise on a logit's gradient over its ``probability``
     (Proposition 2), σ_y = 1.
     """
-    p = np.linspace(0, 1, points)
-    tables = [
-        pd.DataFrame(
-            {
-                "classes": K,
-                "probability": p,
-                "deviation": np.sqrt(K * (p - 1 / K) ** 2 + (K - 1) / K),
-            }
-        )
-        for K in num_classes
-    ]
+    p = np.linspace(0, 1, 101)
+    tables = []
+    for K in num_classes:
+        deviation = np.sqrt(K * (p - 1 / K) ** 2 + (K - 1) / K)
+        tables.append(pd.DataFrame({"classes": K, "probability": p, "deviation": deviation}))
     return pd.concat(tables, ignore_index=True)
 
 
@@ -132,7 +118,7 @@ def logit_noise_figure(start: Start) -> pd.DataFrame | None:
 
 
 def total_noise(deviations: dict[str, Tensor]) -> float:
-    """Return the root of the total variance over all weights: √tr(σ²M)."""
+    """Return the root of the total variance over all weights: √tr M."""
     return math.sqrt(
         sum(float(deviation.double().square().sum()) for deviation in deviations.values())
     )

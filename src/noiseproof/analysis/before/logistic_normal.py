@@ -13,25 +13,26 @@ from noiseproof.analysis.before.losses import Start, starting_losses
 from noiseproof.analysis.figures import Layer, figure
 from noiseproof.losses.logistic_normal import LogisticNormal, softmax_centred
 
+# the Logistic-Normal distribution of the simplex figure, and the points along its axes
+MEAN = (0.5, 0.3)
+ROOT = (0.7, -0.5)
+LAM = 0.4
+POINTS = 81
 
-def attenuation(
-    lams: Sequence[float] = (0.1, 0.5, 1.0), *, reach: float = 3.0, points: int = 121
-) -> pd.DataFrame:
+
+def attenuation(lams: Sequence[float]) -> pd.DataFrame:
     """LN's ``loss`` term r²/σ² and the size of its ``gradient`` r/σ² over the ``residual`` r, at
     the best variance.
 
     In one dimension the best variance that Σ^½ = c² + λ reaches is σ² = max(λ², r²) (LN paper,
     section 3.1 and B.4).
     """
-    r = np.linspace(0, reach, points)
+    r = np.linspace(0, 3, 121)
     tables = []
     for lam in lams:
         variance = np.maximum(lam**2, r**2)
-        tables.append(
-            pd.DataFrame(
-                {"lambda": lam, "residual": r, "loss": r**2 / variance, "gradient": r / variance}
-            )
-        )
+        columns = {"residual": r, "loss": r**2 / variance, "gradient": r / variance}
+        tables.append(pd.DataFrame({"lambda": lam, **columns}))
     return pd.concat(tables, ignore_index=True)
 
 
@@ -63,13 +64,7 @@ def attenuation_figure(start: Start) -> pd.DataFrame | None:
     return table.assign(quantity=table["quantity"].map(titles))
 
 
-def simplex_density(
-    loc: Sequence[float] = (0.5, 0.3),
-    root: Sequence[float] = (0.7, -0.5),
-    lam: float = 0.4,
-    *,
-    points: int = 81,
-) -> pd.DataFrame:
+def simplex_density() -> pd.DataFrame:
     """Return the ``density`` of a Logistic-Normal of three classes, in logit space and on the
     simplex (LN paper, Eq. 4).
 
@@ -77,35 +72,28 @@ def simplex_density(
     corners are the classes: x = p_2 + p_3/2, y = p_3·√3/2. The density there is that of p over the
     area of (p_1, p_2).
     """
-    mean = torch.tensor(loc, dtype=torch.float64)
-    c = torch.tensor(root, dtype=torch.float64)
-    if mean.shape != (2,) or c.shape != (2,):
-        raise ValueError(
-            f"Expected `loc` and `root` of two numbers each, got {tuple(loc)} and {tuple(root)}."
-        )
-    distribution = LogisticNormal(mean, root=c, lam=lam)
-    reach = 4 * (lam + float(c @ c))  # standard deviations along c
-    side = torch.linspace(-reach, reach, points, dtype=torch.float64)
-    z = torch.cartesian_prod(mean[0] + side, mean[1] + side)  # (points², 2)
+    mean = torch.tensor(MEAN, dtype=torch.float64)
+    root = torch.tensor(ROOT, dtype=torch.float64)
+    distribution = LogisticNormal(mean, root=root, lam=LAM)
+    reach = 4 * (LAM + float(root @ root))  # standard deviations along the root
+    side = torch.linspace(-reach, reach, POINTS, dtype=torch.float64)
+    z = torch.cartesian_prod(mean[0] + side, mean[1] + side)  # (POINTS², 2)
     probs = softmax_centred(z)
     # p(z) = p(q)·|∂q/∂z|, and the determinant of the centred softmax is the product of all
     # probabilities.
     flat = (distribution.log_prob(probs) + probs.log().sum(-1)).exp()
-    unit = torch.linspace(0, 1, points, dtype=torch.float64)
+    unit = torch.linspace(0, 1, POINTS, dtype=torch.float64)
     x, p3 = torch.cartesian_prod(unit, unit).T
     p2 = x - p3 / 2
     p = torch.stack([1 - p2 - p3, p2, p3], -1)
     inside = (p > 1e-9).all(-1)
     density = torch.full_like(x, math.nan)
     density[inside] = distribution.log_prob(p[inside]).exp()
-    parts = {"logits": (z[:, 0], z[:, 1], flat), "simplex": (x, math.sqrt(0.75) * p3, density)}
-    tables = [
-        pd.DataFrame(torch.stack(columns, 1).numpy(), columns=["x", "y", "density"]).assign(
-            space=space
-        )
-        for space, columns in parts.items()
-    ]
-    return pd.concat(tables, ignore_index=True)
+    columns = {"x": z[:, 0], "y": z[:, 1], "density": flat}
+    logits = pd.DataFrame(columns).assign(space="logits")
+    columns = {"x": x, "y": math.sqrt(0.75) * p3, "density": density}
+    simplex = pd.DataFrame(columns).assign(space="simplex")
+    return pd.concat([logits, simplex], ignore_index=True)
 
 
 @figure(

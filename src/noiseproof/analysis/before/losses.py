@@ -1,6 +1,6 @@
 """Losses over the logits of an untrained network: weights of margins, average errors, logit biases.
 
-Logits are independent N(0, σ²), or those of a model (``untrained.initial_logits``).
+Logits are independent N(0, 1), or those of a model (``untrained.initial_logits``).
 """
 
 import math
@@ -36,11 +36,12 @@ from noiseproof.losses.sums import as_loss
 
 # for each point of a curve, where an error of 4e-4 is thinner than its line
 CURVE_DRAWS = DRAWS // 8
+LIKE = 100  # classes with which losses learn, to whose average error maps compare
 
 
 @dataclass(frozen=True)
 class Start:
-    """Losses and the logits (N, K) and labels (N,) that they start with; simulated N(0, σ²) logits
+    """Losses and the logits (N, K) and labels (N,) that they start with; simulated N(0, 1) logits
     by default.
     """
 
@@ -48,7 +49,6 @@ class Start:
     num_classes: int
     logits: Tensor | None = None
     labels: Tensor | None = None
-    sigma: float = 1.0
 
     @property
     def of_logits(self) -> list[Loss | str]:
@@ -95,23 +95,17 @@ def loss_figures(start: Start, *, over: Sequence[str] = ()) -> list[Figure]:
             f"Expected one loss and two of its parameters for a map, got {losses} and {names}."
         )
     made = [maker(start) for maker in figure_makers() if maker.subject is starting_losses]
-    maps = (
-        [
-            error_map_figure(
-                start.losses[0], start.num_classes, (over[0], over[1]), sigma=start.sigma
-            )
-        ]
-        if over
-        else []
-    )
-    return [drawn for drawn in made if isinstance(drawn, Figure)] + maps
+    drawn = [one for one in made if isinstance(one, Figure)]
+    if over:
+        drawn.append(error_map_figure(start.losses[0], start.num_classes, (over[0], over[1])))
+    return drawn
 
 
 # Weights over the margins of an untrained network
 
 
 def mean_weight(
-    loss: Loss | str, margins: Tensor, num_classes: int, *, sigma: float = 1.0, draws: int = DRAWS
+    loss: Loss | str, margins: Tensor, num_classes: int, *, draws: int = DRAWS
 ) -> Tensor:
     """Return the weight w(Δ) = −dl/dΔ of margin losses and, for losses that depend on the other
     classes, its mean over them.
@@ -119,30 +113,28 @@ def mean_weight(
     The mean is −⟨δ_k⟩(z_k) (bias paper, Eq. 3) at the z_k that gives the margin Δ: z_k = Δ − E[Δ].
     """
     at = margins.double()
-    start = expected_margin(num_classes, sigma=sigma)
+    start = expected_margin(num_classes)
     total = torch.zeros_like(at)
     for scale, term in terms_of(as_loss(loss)):
         if term.kind == "margin":
             total += scale * term.sample_weight(at).detach()
         else:
-            total -= scale * average_error(term, at - start, num_classes, sigma=sigma, draws=draws)
+            total -= scale * average_error(term, at - start, num_classes, draws=draws)
     return total
 
 
-def weights(
-    losses: Sequence[Loss | str], num_classes: int, *, sigma: float = 1.0, points: int = 81
-) -> pd.DataFrame:
+def weights(losses: Sequence[Loss | str], num_classes: int) -> pd.DataFrame:
     """``weight`` over ``margin`` of each ``loss``, divided by its maximum (curriculum paper, Figs.
     2, 5-8).
     """
-    start = expected_margin(num_classes, sigma=sigma)
+    start = expected_margin(num_classes)
     tables = []
     for spec in losses:
         loss = as_loss(spec)
         # others average over a sample at each point
-        count = points if loss.kind == "margin" else min(points, 25)
+        count = 81 if loss.kind == "margin" else 25
         at = torch.linspace(min(start - 4, -6.0), max(6.0, -start), count, dtype=torch.float64)
-        weight = mean_weight(loss, at, num_classes, sigma=sigma, draws=CURVE_DRAWS)
+        weight = mean_weight(loss, at, num_classes, draws=CURVE_DRAWS)
         weight = weight / (loss.max_weight if loss.kind == "margin" else float(weight.max()))
         tables.append(
             pd.DataFrame({"loss": str(spec), "margin": at.numpy(), "weight": weight.numpy()})
@@ -150,10 +142,10 @@ def weights(
     return pd.concat(tables, ignore_index=True)
 
 
-def margin_density(num_classes: int, *, sigma: float = 1.0) -> pd.DataFrame:
-    """Return the ``density`` of margins of N(0, σ²) logits, exact (curriculum paper, Fig. 6)."""
-    others = log_sum(check_count("num_classes", num_classes, 2) - 1, sigma)
-    margins = combined(np.subtract, normal(sigma, others.step), others)
+def margin_density(num_classes: int) -> pd.DataFrame:
+    """Return the ``density`` of margins of N(0, 1) logits, exact (curriculum paper, Fig. 6)."""
+    others = log_sum(check_count("num_classes", num_classes, 2) - 1, sigma=1.0)
+    margins = combined(np.subtract, normal(1.0, others.step), others)
     visible = margins.weights > 1e-6 * margins.weights.max()
     return pd.DataFrame(
         {"margin": margins.points[visible], "density": margins.weights[visible] / margins.step}
@@ -180,8 +172,8 @@ def weights_figure(start: Start) -> pd.DataFrame | None:
         raise Needs("a run whose loss is a function of logits alone, or `ln`")
     if not losses:
         return None
-    simulated = margin_density(K, sigma=start.sigma).assign(margins=f"Δ at the start, {K} classes")
-    tables = [weights(losses, K, sigma=start.sigma), simulated]
+    simulated = margin_density(K).assign(margins=f"Δ at the start, {K} classes")
+    tables = [weights(losses, K), simulated]
     if start.logits is not None and start.labels is not None:
         margins = margin(start.logits, start.labels)
         tables.append(_density_steps(margins, "margin").assign(margins="Δ of your model"))
@@ -201,13 +193,7 @@ def _density_steps(values: Tensor, column: str) -> pd.DataFrame:
 # The average error of the labelled logit
 
 
-def average_errors(
-    losses: Sequence[Loss | str],
-    num_classes: Sequence[int],
-    *,
-    sigma: float = 1.0,
-    points: int = 33,
-) -> pd.DataFrame:
+def average_errors(losses: Sequence[Loss | str], num_classes: Sequence[int]) -> pd.DataFrame:
     """``error`` ⟨δ_k⟩ over ``logit`` z_k of each ``loss`` and number of ``classes`` (bias paper,
     Eq. 3).
     """
@@ -216,15 +202,10 @@ def average_errors(
         for spec in losses:
             loss = as_loss(spec)
             # others average over a sample at each point
-            count = points if loss.kind == "margin" else min(points, 17)
-            at = torch.linspace(-4 * sigma, 12.0, count, dtype=torch.float64)
-            error = average_error(loss, at, classes, sigma=sigma, draws=CURVE_DRAWS)
-            columns = {
-                "loss": str(spec),
-                "classes": classes,
-                "logit": at.numpy(),
-                "error": error.numpy(),
-            }
+            count = 33 if loss.kind == "margin" else 17
+            at = torch.linspace(-4, 12, count, dtype=torch.float64)
+            error = average_error(loss, at, classes, draws=CURVE_DRAWS)
+            columns = {"loss": str(spec), "classes": classes, "logit": at, "error": error}
             tables.append(pd.DataFrame(columns))
     return pd.concat(tables, ignore_index=True)
 
@@ -246,12 +227,11 @@ def average_errors(
 def average_error_figure(start: Start) -> pd.DataFrame | None:
     if not start.of_logits:
         return None
-    sigma = start.sigma
     if start.logits is None:
         counts = sorted({10, 100, 1000, start.num_classes})
-        z = np.linspace(-4 * sigma, 4 * sigma, 65)
-        density = np.exp(-((z / sigma) ** 2) / 2) / (sigma * math.sqrt(2 * math.pi))
-        name = f"logits of an untrained network, N(0, {sigma:g}²)"
+        z = np.linspace(-4, 4, 65)
+        density = np.exp(-(z**2) / 2) / math.sqrt(2 * math.pi)
+        name = "logits of an untrained network, N(0, 1²)"
         below = pd.DataFrame({"logit": z, "density": -density, "logits": name})
     else:
         counts = [start.num_classes]
@@ -259,23 +239,15 @@ def average_error_figure(start: Start) -> pd.DataFrame | None:
             logits="logits of your untrained model"
         )
         below["density"] = -below["density"]
-    table = average_errors(start.of_logits, counts, sigma=sigma)
+    table = average_errors(start.of_logits, counts)
     table["pull"] = -table["error"]
     data = pd.concat([table, *(below.assign(classes=count) for count in counts)], ignore_index=True)
     return data.assign(panel=data["classes"].map("{} classes".format))
 
 
-def error_map(
-    loss: Loss | str,
-    num_classes: int,
-    free: tuple[str, str],
-    *,
-    like: int = 100,
-    sigma: float = 1.0,
-    points: int = 11,
-) -> pd.DataFrame:
+def error_map(loss: Loss | str, num_classes: int, free: tuple[str, str]) -> pd.DataFrame:
     """``pull`` −⟨δ_k⟩(0) over two hyperparameters, and the ``solution`` where it equals that for
-    ``like`` classes.
+    100 classes.
 
     The first one is ``x``, the second one ``y`` or ``solution``, each from a tenth to ten times its
     value (bias paper, appendix Fig. 4).
@@ -291,18 +263,14 @@ def error_map(
             f"Expected two of {', '.join(known) or 'no parameters'} of `{loss}`, got"
             f" {', '.join(free)}."
         )
-    grids = [known[name] * np.logspace(-1, 1, points) for name in free]
-    calibrated = calibrate(
-        loss, num_classes, like, free=free, grid=grids[0].tolist(), sigma=sigma, check=False
-    )
+    grids = [known[name] * np.logspace(-1, 1, 11) for name in free]
+    calibrated = calibrate(loss, num_classes, LIKE, free=free, grid=grids[0].tolist(), check=False)
     rows = []
     for x in grids[0]:
         for y in grids[1]:
             with suppress(ValueError):  # outside the range of a parameter
                 changed = loss.with_hyperparameters(**{free[0]: float(x), free[1]: float(y)})
-                rows.append(
-                    {"x": x, "y": y, "pull": -average_error(changed, 0.0, num_classes, sigma=sigma)}
-                )
+                rows.append({"x": x, "y": y, "pull": -average_error(changed, 0.0, num_classes)})
     inside = [
         p
         for p in calibrated.curve
@@ -314,31 +282,22 @@ def error_map(
     )
 
 
-def error_map_figure(
-    loss: Loss | str,
-    num_classes: int,
-    free: tuple[str, str],
-    *,
-    like: int = 100,
-    sigma: float = 1.0,
-) -> Figure:
-    """−⟨δ_k⟩(0) over two hyperparameters, with the line on which it equals that for ``like``
-    classes.
-    """
-    table = error_map(loss, num_classes, free, like=like, sigma=sigma)
+def error_map_figure(loss: Loss | str, num_classes: int, free: tuple[str, str]) -> Figure:
+    """−⟨δ_k⟩(0) over two hyperparameters, with the line on which it equals that for 100 classes."""
+    table = error_map(loss, num_classes, free)
     table["log_pull"] = np.log10(table["pull"].where(table["pull"] > 0))
     return Figure(
         name="error-map",
-        title=f"Where {loss} starts with {num_classes} classes as with {like}",
+        title=f"Where {loss} starts with {num_classes} classes as with {LIKE}",
         reading=(
-            f"At the points the average error of an untrained network is that of {loss} with {like}"
+            f"At the points the average error of an untrained network is that of {loss} with {LIKE}"
             " classes; equal colours are equal average errors."
         ),
         paper="bias paper, appendix Fig. 4",
         data=table,
         layers=(
             Layer("contour", "x", "y", z="log_pull", label="log₁₀ −⟨δ_k⟩(0)"),
-            Layer("points", "x", "solution", label=f"as with {like} classes"),
+            Layer("points", "x", "solution", label=f"as with {LIKE} classes"),
         ),
         x_label=free[0],
         y_label=free[1],
@@ -348,16 +307,12 @@ def error_map_figure(
     )
 
 
-def logit_biases(
-    num_classes: Sequence[int] = (2, 3, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000),
-    *,
-    C: Sequence[float] = (0.15,),
-    sigma: float = 1.0,
-) -> pd.DataFrame:
-    """``bias`` ε over the number of ``classes``, for mean probabilities ``C`` of the label (bias
-    paper, Eq. 4).
+def logit_biases() -> pd.DataFrame:
+    """``bias`` ε over the number of ``classes``, for mean probabilities C of the label (bias paper,
+    Eq. 4).
     """
-    rows = [(f"C = {c:g}", K, logit_bias(K, c, sigma=sigma)) for c in C for K in num_classes]
+    counts = (2, 3, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000)
+    rows = [(f"C = {c:g}", K, logit_bias(K, c)) for c in (0.1, 0.15, 0.2) for K in counts]
     return pd.DataFrame(rows, columns=["probability", "classes", "bias"])
 
 
@@ -375,4 +330,4 @@ def logit_biases(
     log_x=True,
 )
 def logit_bias_figure(start: Start) -> pd.DataFrame | None:
-    return logit_biases(C=(0.1, 0.15, 0.2), sigma=start.sigma) if start.of_logits else None
+    return logit_biases() if start.of_logits else None

@@ -68,21 +68,19 @@ def split_nce(logits: Tensor, labels: Tensor) -> NCESplit:
     )
 
 
-def nce_over_margins(
-    num_classes: int, *, sigma: float = 1.0, points: int = 49, draws: int = DRAWS, seed: int = 0
-) -> pd.DataFrame:
+def nce_over_margins(num_classes: int, *, points: int = 49) -> pd.DataFrame:
     """Return the parts of ``split_nce`` over the ``margin``, averaged over the other logits, N(0,
-    σ²).
+    1).
     """
     K = check_count("num_classes", num_classes, 2)
-    others = sigma * torch.randn(
-        draws, K - 1, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
+    others = torch.randn(
+        DRAWS, K - 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64
     )
-    start = expected_margin(K, sigma=sigma)
+    start = expected_margin(K)
     rows = []
     for at in torch.linspace(min(start - 4, -6.0), max(6.0, -start), points, dtype=torch.float64):
         logits = torch.cat([(at + others.logsumexp(1))[:, None], others], 1)
-        split = split_nce(logits, torch.zeros(draws, dtype=torch.int64))
+        split = split_nce(logits, torch.zeros(DRAWS, dtype=torch.int64))
         means = {name: float(value.mean()) for name, value in split._asdict().items()}
         rows.append({"margin": float(at), **means})
     return pd.DataFrame(rows)
@@ -107,21 +105,19 @@ def nce_figure(start: Start) -> pd.DataFrame | None:
     losses = [term for loss in start.of_logits for _, term in terms_of(as_loss(loss))]
     if not any(isinstance(loss, NCE) for loss in losses):
         return None
-    table = nce_over_margins(start.num_classes, sigma=start.sigma)
+    table = nce_over_margins(start.num_classes)
     table["ce"] = 1 / (1 + np.exp(table["margin"]))  # w_CE = 1 − p_y
     # as in the paper, over their values at the first margin
     for column in ("weight", "bound", "estimate", "ce"):
         table[column] /= table[column].iloc[0]
-    names = {
-        "gamma": ("γ = −1/Σ log p_k", "factors"),
-        "epsilon": ("ε = K·log p_y/Σ log p_k", "factors"),
-        "ce": ("cross entropy", "weights, over that of the smallest margin"),
-        "weight": ("NCE: ½‖∇L‖₁", "weights, over that of the smallest margin"),
-        "bound": ("its bound γ(w + ε(K − 1)/K)", "weights, over that of the smallest margin"),
-        "estimate": ("½ŵ_NCE = γ(1 + ε)w", "weights, over that of the smallest margin"),
+    factors = {"gamma": "γ = −1/Σ log p_k", "epsilon": "ε = K·log p_y/Σ log p_k"}
+    names = factors | {
+        "ce": "cross entropy",
+        "weight": "NCE: ½‖∇L‖₁",
+        "bound": "its bound γ(w + ε(K − 1)/K)",
+        "estimate": "½ŵ_NCE = γ(1 + ε)w",
     }
     long = table.melt("margin", list(names), "column", "value")
-    return long.assign(
-        part=long["column"].map(lambda c: names[c][0]),
-        panel=long["column"].map(lambda c: names[c][1]),
-    )
+    is_factor = long["column"].isin(list(factors))
+    panels = np.where(is_factor, "factors", "weights, over that of the smallest margin")
+    return long.assign(part=long["column"].map(names), panel=panels)

@@ -10,7 +10,6 @@ import torch
 
 from noiseproof.analysis.figures import Layer, each, figure, first_seeds, histogram, stack
 from noiseproof.analysis.runs import ALL, RIGHT, WRONG, Array, NotARun, RunFolder, Runs, is_of_sweep
-from noiseproof.core.checks import check_count
 from noiseproof.core.output import Output
 from noiseproof.losses.gaussian import LN
 from noiseproof.losses.logistic_normal import negative_log_normal
@@ -23,7 +22,6 @@ def distributions(
     run: RunFolder,
     quantity: str,
     epochs: Sequence[int] | None = None,
-    bins: int = BINS,
     edges: Array | None = None,
 ) -> pd.DataFrame:
     """Histograms of a recorded ``quantity`` of right and wrong labels, by epoch, with the same bins
@@ -33,9 +31,8 @@ def distributions(
         quantity: ``margin`` (Δ of the given label), ``trust`` (NAL's τ), ``pull`` (½‖∂L/∂z‖₁) or
             ``weight``.
         epochs: by default the first, one at 30 % and the last.
-        edges: of the bins, by default ``bins`` from the smallest to the largest value.
+        edges: of the bins, by default 60 from the smallest to the largest value.
     """
-    check_count("bins", bins, 1)
     recorded = run.sample_epochs
     if epochs is None:  # most happens early
         middle = max(1, round((len(recorded) - 1) * 0.3))
@@ -54,25 +51,21 @@ def distributions(
             f" `{quantity}`."
         )
     if edges is None:
-        edges = np.histogram_bin_edges(
-            np.concatenate([v[np.isfinite(v)] for v in values.values()]), bins
-        )
+        finite = [v[np.isfinite(v)] for v in values.values()]
+        edges = np.histogram_bin_edges(np.concatenate(finite), BINS)
     tables = {epoch: histogram(v, run.label_groups, edges, quantity) for epoch, v in values.items()}
     return stack(tables, "epoch")
 
 
-def margin_distributions(
-    run: RunFolder, epochs: Sequence[int] | None = None, bins: int = BINS
-) -> pd.DataFrame:
+def margin_distributions(run: RunFolder) -> pd.DataFrame:
     """Histograms of Δ of right and wrong labels by epoch, and w(Δ) of the loss if it is a function
     of Δ alone.
     """
-    table = distributions(run, "margin", epochs, bins)
+    table = distributions(run, "margin")
+    margins = torch.from_numpy(table["margin"].to_numpy(copy=True))
     with torch.no_grad():
         try:
-            weight = run.method.loss.sample_weight(
-                torch.from_numpy(table["margin"].to_numpy(copy=True))
-            )
+            weight = run.method.loss.sample_weight(margins)
         except (TypeError, ValueError):  # it depends on the other classes, or is not registered
             return table.assign(weight=np.nan)
     return table.assign(weight=weight.numpy())
@@ -249,17 +242,15 @@ def residuals(run: RunFolder) -> dict[str, Array]:
 
 
 def residual_histograms(
-    residuals: Mapping[str, Array], groups: Mapping[str, Array], bins: int = BINS
+    residuals: Mapping[str, Array], groups: Mapping[str, Array]
 ) -> pd.DataFrame:
     """Histograms of :func:`residuals` with bins of equal width on a logarithmic axis, the same for
     each Σ.
     """
     logs = {name: np.log10(np.maximum(values, 1e-12)) for name, values in residuals.items()}
-    edges = np.histogram_bin_edges(np.concatenate(list(logs.values())), bins)
-    table = stack(
-        {name: histogram(values, groups, edges, "log10") for name, values in logs.items()},
-        "covariance",
-    )
+    edges = np.histogram_bin_edges(np.concatenate(list(logs.values())), BINS)
+    tables = {name: histogram(values, groups, edges, "log10") for name, values in logs.items()}
+    table = stack(tables, "covariance")
     return table.assign(residual=10 ** table["log10"])
 
 

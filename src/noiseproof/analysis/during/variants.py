@@ -167,7 +167,7 @@ def correction_figure(runs: Runs) -> tuple[pd.DataFrame, dict[str, Any]]:
     }
 
 
-def kept_shares(run: RunFolder, bins: int = BINS) -> pd.DataFrame:
+def kept_shares(run: RunFolder) -> pd.DataFrame:
     """Return the share of each given label in the targets of the last epoch, as histograms of right
     and wrong labels.
     """
@@ -179,9 +179,8 @@ def kept_shares(run: RunFolder, bins: int = BINS) -> pd.DataFrame:
         raise NotARun(
             f"Expected a run of {run.folder} that corrects labels, got none. Use `sln-mo-lc`."
         )
-    return histogram(
-        kept.double().cpu().numpy(), run.label_groups, np.linspace(0, 1, bins + 1), "kept"
-    )
+    edges = np.linspace(0, 1, BINS + 1)
+    return histogram(kept.double().cpu().numpy(), run.label_groups, edges, "kept")
 
 
 @figure(

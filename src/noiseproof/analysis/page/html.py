@@ -21,7 +21,6 @@ def make_page(
     figures: Sequence[Figure | MissingFigure],
     *,
     title: str = "What the loss did",
-    intro: str = "",
     runs: Sequence[Mapping[str, Any]] = (),
 ) -> str:
     """Return a page that needs no network; the same figures give the same page, byte for byte.
@@ -29,8 +28,7 @@ def make_page(
     Args:
         figures: in the order of the page.
         title: of the page.
-        intro: a paragraph at its top.
-        runs: rows of the table below it, each a value by column.
+        runs: rows of the table at its top, each a value by column.
     """
     names = Counter(identifier(figure.name) for figure in figures)
     names["content"] += 1  # an id of the shell
@@ -54,7 +52,6 @@ def make_page(
         "page.html.j2",
         scripts=(),
         title=title,
-        intro=intro,
         runs=_table(runs),
         stages=[{"name": name, "entries": entries} for name, entries in stages.items()],
         papers=[(PAPERS[name].removesuffix(" paper"), get_paper(name).citation) for name in cited],
