@@ -242,7 +242,6 @@ def test_the_same_rows_are_the_same_experiment_and_others_are_others(tmp_path: P
         first,
         split_table(source, "kind", tmp_path)[1],
     )
-    assert split_table(source, "kind", tmp_path, seed=1)[0] != first
     changed = pd.read_csv(source)
     changed.loc[0, "kind"] = (changed.loc[0, "kind"] + 1) % 10
     changed.to_csv(source, index=False)
@@ -265,10 +264,6 @@ def test_tables_of_every_kind(tmp_path: Path) -> None:
     assert (
         data.classes == ("NA", "no", "rare", "yes") and 2 in data.train.y and 2 not in data.test.y
     )
-    most = get_dataset(
-        split_table(tmp_path / "t.parquet", "it is", tmp_path, missing="impute", share=0.99)[0]
-    )
-    assert sorted(most.train.y.tolist()) == [0, 1, 2, 3]
     frame.to_csv(tmp_path / "t.csv", index=False)
     spec, notes = split_table(tmp_path / "t.csv", "it is", tmp_path, text="words")
     others = ", ".join(repr(name) for name in frame.columns if name not in ("it is", "words"))

@@ -123,13 +123,11 @@ class _Fleet:
         resume: bool,
         finished: Finished,
     ) -> None:
-        self.fabric, self.stop, self.pool, self.resume, self.finished = (
-            fabric,
-            stop,
-            pool,
-            resume,
-            finished,
-        )
+        self.fabric = fabric
+        self.stop = stop
+        self.pool = pool
+        self.resume = resume
+        self.finished = finished
         self.clock = _SharedClock()
         self.outcomes: list[Outcome] = []
         self.running = deque[tuple[int, Generator[None, None, Result], torch.cuda.Stream | None]]()
@@ -228,11 +226,14 @@ class _SharedClock:
     """
 
     def __init__(self) -> None:
-        self.runs, self.at, self.passed = 1, time.perf_counter(), 0.0
+        self.runs = 1
+        self.at = time.perf_counter()
+        self.passed = 0.0
 
     def __call__(self) -> float:
         now = time.perf_counter()
-        self.passed, self.at = self.passed + (now - self.at) / self.runs, now
+        self.passed = self.passed + (now - self.at) / self.runs
+        self.at = now
         return self.passed
 
     def share(self, runs: int) -> None:

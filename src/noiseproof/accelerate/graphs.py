@@ -136,7 +136,8 @@ class Graphed:
     """Executes the steps of one run as CUDA graphs."""
 
     def __init__(self, stepper: Stepper) -> None:
-        self.stepper, self.run = stepper, stepper.run
+        self.stepper = stepper
+        self.run = stepper.run
         self.graphs = StepGraphs()
         self.phase: Hashable = None  # of the strategies in this epoch
         # the rows of the epoch
@@ -166,12 +167,14 @@ class Graphed:
         """Copy the rows of an epoch to where graphs read them; whether earlier graphs are invalid
         now.
         """
-        rows, full = torch.cat(list(parts)), len(parts[0])
+        rows = torch.cat(list(parts))
+        full = len(parts[0])
         phase = tuple(strategy.phase(self.run) for strategy in self.stepper.strategies)
         is_other = (self.order.shape, self.places.shape, self.phase) != (rows.shape, (full,), phase)
         if is_other:
             self.graphs.clear()
-            self.order, self.phase = torch.empty_like(rows, device=self.run.device), phase
+            self.order = torch.empty_like(rows, device=self.run.device)
+            self.phase = phase
             self.places = self.order.new_empty(full)
         self.order.copy_(rows)
         self.rows_done = sum(map(len, parts[:start]))

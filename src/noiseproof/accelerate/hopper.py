@@ -12,6 +12,7 @@ import ctypes
 import glob
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -32,7 +33,7 @@ is_enabled = True
 STAGES = 8  # at most
 
 
-class Tile(NamedTuple):
+class ImageTile(NamedTuple):
     """What a program holds: rows of images, outputs, channels at a time; its teams and stages."""
 
     images: int
@@ -44,7 +45,7 @@ class Tile(NamedTuple):
     memory: int  # bytes
 
 
-def product_tile(side: int, c: int, n: int) -> Tile | None:
+def product_tile(side: int, c: int, n: int) -> ImageTile | None:
     """The tile of a product over ``c`` channels to ``n`` outputs; None where Triton's is faster, or
     serves as well.
     """
@@ -52,7 +53,9 @@ def product_tile(side: int, c: int, n: int) -> Tile | None:
     if side < 16 or outputs not in (16, 32, 64):
         return None
     rows = 16 if outputs == 16 else 8
-    channels = 64 if side == 32 and c % 64 == n % 64 == 0 else 32 if c % 32 == 0 else 16
+    channels = 32 if c % 32 == 0 else 16
+    if side == 32 and c % 64 == n % 64 == 0:
+        channels = 64
     teams = 3 if c <= 64 and rows * side * outputs <= 64 * 128 else 2  # as many as have registers
     # weights, …
     rest = 256 + 4 * outputs + 9 * 16 * max(outputs // 8 * (c + 1), c // 8 * (outputs + 2))
@@ -60,13 +63,13 @@ def product_tile(side: int, c: int, n: int) -> Tile | None:
     # rounds apart.
     least = (teams - 1) * (c // channels) + 1
     return _fit(
-        Tile(1, rows, outputs, channels, teams, 0, rest),
+        ImageTile(1, rows, outputs, channels, teams, 0, rest),
         _plane(1, rows + 2, side, channels, channels),
         least,
     )
 
 
-def weight_tile(side: int, c: int, n: int) -> Tile | None:
+def weight_tile(side: int, c: int, n: int) -> ImageTile | None:
     """The tile of the gradient of weights from ``c`` channels to ``n`` outputs."""
     outputs = 64 if n % 64 == 0 else 32
     channels = next(width for width in (64, 32, 16) if c % width == 0 and width <= outputs)
@@ -76,7 +79,7 @@ def weight_tile(side: int, c: int, n: int) -> Tile | None:
             _plane(images, rows + 2, side, channels, min(channels, outputs)),
             _plane(images, rows, side, outputs, min(channels, outputs)),
         ]
-        tile = _fit(Tile(images, rows, outputs, channels, 3, 0, 512), sum(planes), 2)
+        tile = _fit(ImageTile(images, rows, outputs, channels, 3, 0, 512), sum(planes), 2)
         if tile is not None:
             return tile
     return None
@@ -88,7 +91,7 @@ def _plane(images: int, rows: int, side: int, channels: int, least: int) -> int:
     return layers * rows * channels // 8 * (side * column + (3 if least == 64 else 2)) * 16
 
 
-def _fit(tile: Tile, stage: int, least: int) -> Tile | None:
+def _fit(tile: ImageTile, stage: int, least: int) -> ImageTile | None:
     stages = min(max(STAGES, least), (SHARED - tile.memory) // stage)
     return (
         tile._replace(stages=stages, memory=tile.memory + stages * stage)
@@ -122,7 +125,8 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None, back: bool) -> Tenso
     """Images (S·B, H, W, C) times weights (S, O, 3, 3, I), forward or back; None where that is left
     to Triton.
     """
-    (rows, side, _, c), (seats, o, kh, kw, i) = x.shape, weight.shape
+    rows, side, _, c = x.shape
+    seats, o, kh, kw, i = weight.shape
     n = i if back else o
     tile = product_tile(side, c, n)
     if tile is None or (kh, kw) != (3, 3) or not _suits(x, seats, side, i, o):
@@ -139,7 +143,8 @@ def weight_gradient(x: Tensor, grad: Tensor, seats: int, bias: bool) -> Tensor |
     """Parts (P, …) of the gradients of weights, (S, O, 3, 3, I), and after them of biases, (S,
     O).
     """
-    (_, side, _, c), n = x.shape, grad.shape[3]
+    _, side, _, c = x.shape
+    n = grad.shape[3]
     if not _suits(x, seats, side, c, n) or grad.data_ptr() % 16:
         return None
     tile = weight_tile(side, c, n)
@@ -154,15 +159,22 @@ def weight_gradient(x: Tensor, grad: Tensor, seats: int, bias: bool) -> Tensor |
     return _launch_weight_gradient(kernel, tile, x, grad, seats, bias, share)
 
 
-def _tiles(tile: Tile, images: int, side: int) -> int:
+def _tiles(tile: ImageTile, images: int, side: int) -> int:
     return -(-images // tile.images) * (side // tile.rows)
 
 
 def _launch_product(
-    kernel: _Kernel, tile: Tile, x: Tensor, weight: Tensor, bias: Tensor | None, n: int, share: int
+    kernel: _Kernel,
+    tile: ImageTile,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    n: int,
+    share: int,
 ) -> Tensor:
     """To ``n`` outputs; a program has ``share`` tiles."""
-    (rows, side, _, _), seats = x.shape, len(weight)
+    rows, side, _, _ = x.shape
+    seats = len(weight)
     out = torch.empty(rows, side, side, n, dtype=x.dtype, device=x.device)
     tiles = _tiles(tile, rows // seats, side)
     grid = -(-tiles // share), n // tile.outputs, seats
@@ -171,11 +183,13 @@ def _launch_product(
 
 
 def _launch_weight_gradient(
-    kernel: _Kernel, tile: Tile, x: Tensor, grad: Tensor, seats: int, bias: bool, share: int
+    kernel: _Kernel, tile: ImageTile, x: Tensor, grad: Tensor, seats: int, bias: bool, share: int
 ) -> Tensor:
-    (rows, side, _, c), n = x.shape, grad.shape[3]
+    rows, side, _, c = x.shape
+    n = grad.shape[3]
     tiles = _tiles(tile, rows // seats, side)
-    blocks, parts = n // tile.outputs * (c // tile.channels), -(-tiles // share)
+    blocks = n // tile.outputs * (c // tile.channels)
+    parts = -(-tiles // share)
     out = torch.empty(
         parts * 64 // tile.outputs, seats * n * (9 * c + bias), dtype=torch.float32, device=x.device
     )
@@ -199,7 +213,14 @@ def _made(make: Callable[..., _Kernel], *key: object) -> _Kernel | None:
 
 @cache
 def _product(
-    device: int, dtype: torch.dtype, side: int, c: int, n: int, back: bool, bias: bool, tile: Tile
+    device: int,
+    dtype: torch.dtype,
+    side: int,
+    c: int,
+    n: int,
+    back: bool,
+    bias: bool,
+    tile: ImageTile,
 ) -> _Kernel:
     more = {"PRODUCT": 1, "BACK": int(back), "BN": tile.outputs}
     text = source(side, c, n, bias, tile, dtype, more, [(tile.outputs, 0, int(back))])
@@ -229,7 +250,7 @@ def _product(
 
 @cache
 def _weight_gradient(
-    device: int, dtype: torch.dtype, side: int, c: int, n: int, bias: bool, tile: Tile
+    device: int, dtype: torch.dtype, side: int, c: int, n: int, bias: bool, tile: ImageTile
 ) -> _Kernel:
     columns = (2 + 64 // tile.outputs) * tile.channels
     text = source(side, c, n, bias, tile, dtype, {"BO": tile.outputs}, [(columns, 1, 1), (8, 1, 1)])
@@ -271,7 +292,7 @@ def source(
     c: int,
     n: int,
     bias: bool,
-    tile: Tile,
+    tile: ImageTile,
     dtype: torch.dtype,
     more: dict[str, int],
     products: list[tuple[int, int, int]],
@@ -353,12 +374,11 @@ def _library(device: int) -> _Library | None:
 
 
 def _first(names: list[str]) -> Any:
-    for name in names[:-1]:
-        try:
+    """Load the first library that is there."""
+    for name in names:
+        with suppress(OSError):
             return ctypes.CDLL(name)
-        except OSError:
-            continue
-    return ctypes.CDLL(names[-1])
+    raise OSError(f"Expected one of {', '.join(names)}, got none.")
 
 
 def _check(result: int, what: str) -> None:
@@ -369,7 +389,8 @@ def _check(result: int, what: str) -> None:
 @cache
 def compiled(nvrtc: Any, text: str, architecture: str) -> bytes:
     """The machine code of a source."""
-    program, size = ctypes.c_void_p(), ctypes.c_size_t()
+    program = ctypes.c_void_p()
+    size = ctypes.c_size_t()
     _check(
         nvrtc.nvrtcCreateProgram(
             ctypes.byref(program), text.encode(), b"conv3x3.cu", 0, None, None
@@ -402,9 +423,13 @@ class _Kernel:
     def __init__(self, device: int, name: str, text: str, threads: int, memory: int) -> None:
         library = _library(device)
         assert library is not None
-        self.cuda, self.threads, self.memory = library.cuda, threads, memory
+        self.cuda = library.cuda
+        self.threads = threads
+        self.memory = memory
         code = compiled(library.nvrtc, text, library.architecture)
-        module, self.function, count = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_int()
+        module = ctypes.c_void_p()
+        self.function = ctypes.c_void_p()
+        count = ctypes.c_int()
         _check(self.cuda.cuModuleLoadData(ctypes.byref(module), code), "cuModuleLoadData")
         _check(
             self.cuda.cuModuleGetFunction(ctypes.byref(self.function), module, name.encode()),

@@ -25,6 +25,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from triton.language import constexpr
 
 from noiseproof.accelerate import hopper
 from noiseproof.core.tensors import device_of
@@ -71,7 +72,8 @@ def product_tile(
 
 def weight_tile(columns: int, outputs: int, dtype: torch.dtype) -> Tile:
     """The tile of transposed patches times output gradients."""
-    bn, bk = _pow2(outputs, 16, 128), _pow2(columns, 16, 128)
+    bn = _pow2(outputs, 16, 128)
+    bk = _pow2(columns, 16, 128)
     if dtype == torch.float32:
         return Tile(32, min(bn, 64), min(bk, 64), 4, 2)
     if bn == 16:
@@ -89,30 +91,28 @@ def _pow2(n: int, low: int, high: int) -> int:
 @_kernel
 def _divide(n, by):
     """Quotient and remainder of numbers that are not negative, in half the instructions."""
-    n, by = tl.cast(n, tl.uint32), tl.cast(by, tl.uint32)
+    n = tl.cast(n, tl.uint32)
+    by = tl.cast(by, tl.uint32)
     return (n // by).to(tl.int32), (n % by).to(tl.int32)
 
 
 @_kernel
-def _gather(x, image, h, w, u, side, H: tl.constexpr, W: tl.constexpr, C: tl.constexpr):
+def _gather(x, image, h, w, u, side, H: constexpr, W: constexpr, C: constexpr):
     """Patches that begin at pixels (h, w) of images, (rows, columns); column k is number side[k] of
     row u[k].
     """
-    begin, w = ((image * H + h) * W + w) * C, w * C
+    begin = ((image * H + h) * W + w) * C
+    w = w * C
     shift = u * (W * C) + side
     # no two numbers can be read at once: let the threads of a warp go along pixels, not columns
     if C % 2:
-        row, column, at = (
-            h[None, :] + u[:, None],
-            w[None, :] + side[:, None],
-            begin[None, :] + shift[:, None],
-        )
+        row = h[None, :] + u[:, None]
+        column = w[None, :] + side[:, None]
+        at = begin[None, :] + shift[:, None]
     else:
-        row, column, at = (
-            h[:, None] + u[None, :],
-            w[:, None] + side[None, :],
-            begin[:, None] + shift[None, :],
-        )
+        row = h[:, None] + u[None, :]
+        column = w[:, None] + side[None, :]
+        at = begin[:, None] + shift[None, :]
     hit = (row >= 0) & (row < H) & (column >= 0) & (column < W * C)
     # Patches overlap: the first-level cache, which copies to shared memory bypass by default, holds
     # what the next tap reads.
@@ -129,22 +129,22 @@ def _product(
     bias,
     out,
     B,
-    IH: tl.constexpr,
-    IW: tl.constexpr,
-    OH: tl.constexpr,
-    OW: tl.constexpr,
-    C: tl.constexpr,
-    N: tl.constexpr,
-    KH: tl.constexpr,
-    KW: tl.constexpr,
-    STRIDE: tl.constexpr,
-    PAD: tl.constexpr,
-    BACK: tl.constexpr,
-    BIAS: tl.constexpr,
-    PRECISION: tl.constexpr,
-    BM: tl.constexpr,
-    BN: tl.constexpr,
-    BK: tl.constexpr,
+    IH: constexpr,
+    IW: constexpr,
+    OH: constexpr,
+    OW: constexpr,
+    C: constexpr,
+    N: constexpr,
+    KH: constexpr,
+    KW: constexpr,
+    STRIDE: constexpr,
+    PAD: constexpr,
+    BACK: constexpr,
+    BIAS: constexpr,
+    PRECISION: constexpr,
+    BM: constexpr,
+    BN: constexpr,
+    BK: constexpr,
 ):
     """Patches (rows, U·V·C) times weights. BACK: x is an output gradient, out that of an input.
 
@@ -155,26 +155,42 @@ def _product(
     n = tl.program_id(1) * BN + tl.arange(0, BN)
     if BACK:
         classes: tl.constexpr = STRIDE * STRIDE
-        top, left = tl.program_id(0) % classes // STRIDE, tl.program_id(0) % STRIDE
+        top = tl.program_id(0) % classes // STRIDE
+        left = tl.program_id(0) % STRIDE
         m = tl.program_id(0) // classes * BM + tl.arange(0, BM)
-        GH, GW = tl.cdiv(OH, STRIDE), tl.cdiv(OW, STRIDE)
+        GH = tl.cdiv(OH, STRIDE)
+        GW = tl.cdiv(OW, STRIDE)
     else:
         m = tl.program_id(0) * BM + tl.arange(0, BM)
-        GH, GW = OH, OW
+        GH = OH
+        GW = OW
     image, pixel = _divide(m, GH * GW)
     i, j = _divide(pixel, GW)
     if BACK:
-        i, j = i * STRIDE + top, j * STRIDE + left
+        i = i * STRIDE + top
+        j = j * STRIDE + left
     if BACK and STRIDE > 1:
-        r, q = (top + PAD) % STRIDE, (left + PAD) % STRIDE  # the first taps that reach these pixels
-        U, V = tl.cdiv(KH - r, STRIDE), tl.cdiv(KW - q, STRIDE)
-        h, w = (i + PAD - r) // STRIDE - U + 1, (j + PAD - q) // STRIDE - V + 1
+        # the first taps that reach these pixels
+        r = (top + PAD) % STRIDE
+        q = (left + PAD) % STRIDE
+        U = tl.cdiv(KH - r, STRIDE)
+        V = tl.cdiv(KW - q, STRIDE)
+        h = (i + PAD - r) // STRIDE - U + 1
+        w = (j + PAD - q) // STRIDE - V + 1
     elif BACK:
-        r, q, U, V = 0, 0, KH, KW
-        h, w = i + PAD - (KH - 1), j + PAD - (KW - 1)
+        r = 0
+        q = 0
+        U = KH
+        V = KW
+        h = i + PAD - (KH - 1)
+        w = j + PAD - (KW - 1)
     else:
-        r, q, U, V = 0, 0, KH, KW
-        h, w = i * STRIDE - PAD, j * STRIDE - PAD
+        r = 0
+        q = 0
+        U = KH
+        V = KW
+        h = i * STRIDE - PAD
+        w = j * STRIDE - PAD
     valid = (image < B) & (i < OH) & (j < OW)
     h = tl.where(valid, h, -KH)  # outside of the image for every tap
     x += seat * (B * IH * IW * C)
@@ -208,27 +224,28 @@ def _weight_gradient(
     out,
     seats,
     B,
-    IH: tl.constexpr,
-    IW: tl.constexpr,
-    OH: tl.constexpr,
-    OW: tl.constexpr,
-    C: tl.constexpr,
-    N: tl.constexpr,
-    KH: tl.constexpr,
-    KW: tl.constexpr,
-    STRIDE: tl.constexpr,
-    PAD: tl.constexpr,
-    PRECISION: tl.constexpr,
-    SHARE: tl.constexpr,
-    BM: tl.constexpr,
-    BN: tl.constexpr,
-    BK: tl.constexpr,
+    IH: constexpr,
+    IW: constexpr,
+    OH: constexpr,
+    OW: constexpr,
+    C: constexpr,
+    N: constexpr,
+    KH: constexpr,
+    KW: constexpr,
+    STRIDE: constexpr,
+    PAD: constexpr,
+    PRECISION: constexpr,
+    SHARE: constexpr,
+    BM: constexpr,
+    BN: constexpr,
+    BK: constexpr,
 ):
     """Patches' transpose times output gradients, over SHARE rows; after the last columns: those
     gradients' sum.
     """
     K: tl.constexpr = KH * KW * C
-    seat, first = tl.program_id(2) % seats, tl.program_id(2) // seats * SHARE
+    seat = tl.program_id(2) % seats
+    first = tl.program_id(2) // seats * SHARE
     rows = B * OH * OW
     n = tl.program_id(1) * BN + tl.arange(0, BN)
     x += seat.to(tl.int64) * (B * IH * IW * C)
@@ -246,7 +263,8 @@ def _weight_gradient(
             h, w = _divide(pixel, OW)
             # Rows past the last hit nothing; columns past the last, in rows below the patch, are
             # left out in the end.
-            h, w = tl.where(m < rows, h * STRIDE - PAD, -KH - BK), w * STRIDE - PAD
+            h = tl.where(m < rows, h * STRIDE - PAD, -KH - BK)
+            w = w * STRIDE - PAD
             patch = _gather(x, image, h, w, u, side, IH, IW, C)
             at = (m * N)[:, None] + n[None, :]
             g = tl.load(grad + at, mask=(m < rows)[:, None] & (n < N)[None, :], other=0.0)
@@ -265,7 +283,7 @@ def _weight_gradient(
 
 
 @_kernel
-def _add_up(parts, out, count, size, BP: tl.constexpr, BLOCK: tl.constexpr):
+def _add_up(parts, out, count, size, BP: constexpr, BLOCK: constexpr):
     """The sum of parts (count, size), always in the same order."""
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     sums = tl.zeros((BP, BLOCK), tl.float32)
@@ -315,7 +333,8 @@ def _multiply(
     if fast is not None:
         return fast.permute(0, 3, 1, 2)
     seats, o, kh, kw, i = weight.shape
-    (images, ih, iw, c), n = x.shape, i if back else o
+    images, ih, iw, c = x.shape
+    n = i if back else o
     step = stride if back else 1
     tile = product_tile(kh * kw * c, n, x.dtype, kh * kw, step)
     out = torch.empty(images, height, width, n, dtype=x.dtype, device=x.device)
@@ -349,7 +368,8 @@ def _multiply(
 
 
 def _sizes(x: Tensor, weight: Tensor, stride: int, padding: int) -> tuple[int, int]:
-    (h, w), (kh, kw) = x.shape[2:], weight.shape[2:4]
+    h, w = x.shape[2:]
+    kh, kw = weight.shape[2:4]
     return (h + 2 * padding - kh) // stride + 1, (w + 2 * padding - kw) // stride + 1
 
 
@@ -359,8 +379,10 @@ def _weights_gradient(
     """The gradients of weights, (S, O, KH, KW, I), and after them those of biases, (S, O), in one
     row.
     """
-    x, grad = _images(x), _images(grad)
-    (images, ih, iw, c), (_, oh, ow, n) = x.shape, grad.shape
+    x = _images(x)
+    grad = _images(grad)
+    images, ih, iw, c = x.shape
+    _, oh, ow, n = grad.shape
     fast = (
         hopper.weight_gradient(x, grad, seats, bias)
         if (kh, kw, stride, padding) == (3, 3, 1, 1)
@@ -412,8 +434,10 @@ class _Conv(torch.autograd.Function):
     def forward(ctx, x, weight, bias, stride, padding):
         rounded = weight.to(x.dtype)
         ctx.save_for_backward(x, rounded)
-        ctx.shape, ctx.has_bias = weight.shape, bias is not None
-        ctx.stride, ctx.padding = stride, padding
+        ctx.shape = weight.shape
+        ctx.has_bias = bias is not None
+        ctx.stride = stride
+        ctx.padding = padding
         sizes = _sizes(x, weight, stride, padding)
         return _multiply(x, rounded, bias, *sizes, stride, padding, False)
 
@@ -424,7 +448,8 @@ class _Conv(torch.autograd.Function):
         seats, o, kh, kw, _ = ctx.shape
         to_x = to_weight = to_bias = None
         if ctx.needs_input_grad[0]:
-            to_x = _multiply(grad, rounded, None, *x.shape[2:], ctx.stride, ctx.padding, True)
+            height, width = x.shape[2:]
+            to_x = _multiply(grad, rounded, None, height, width, ctx.stride, ctx.padding, True)
         if ctx.needs_input_grad[1] or ctx.needs_input_grad[2]:
             both = _weights_gradient(x, grad, seats, kh, kw, ctx.stride, ctx.padding, ctx.has_bias)
             to_weight = both[: ctx.shape.numel()].view(ctx.shape)
@@ -489,15 +514,15 @@ def _pool(
     grad,
     out,
     total,
-    H: tl.constexpr,
-    W: tl.constexpr,
-    OH: tl.constexpr,
-    OW: tl.constexpr,
-    GH: tl.constexpr,
-    GW: tl.constexpr,
-    C: tl.constexpr,
-    BACK: tl.constexpr,
-    BLOCK: tl.constexpr,
+    H: constexpr,
+    W: constexpr,
+    OH: constexpr,
+    OW: constexpr,
+    GH: constexpr,
+    GW: constexpr,
+    C: constexpr,
+    BACK: constexpr,
+    BLOCK: constexpr,
 ):
     """The largest of 2×2 numbers; BACK: its gradient to the first that is as large, zero to the
     others.
@@ -511,13 +536,17 @@ def _pool(
     h, w = _divide(place, GW)
     image = image.to(tl.int64)
     at = ((image * H + 2 * h) * W + 2 * w) * C + c
-    right, below = 2 * w + 1 < W, 2 * h + 1 < H
+    right = 2 * w + 1 < W
+    below = 2 * h + 1 < H
     valid = i < total
     a = tl.load(x + at, mask=valid, other=0.0)
     b = tl.load(x + at + C, mask=valid & right, other=float("-inf"))
     d = tl.load(x + at + W * C, mask=valid & below, other=float("-inf"))
     e = tl.load(x + at + (W + 1) * C, mask=valid & below & right, other=float("-inf"))
-    a, b, d, e = a.to(tl.float32), b.to(tl.float32), d.to(tl.float32), e.to(tl.float32)
+    a = a.to(tl.float32)
+    b = b.to(tl.float32)
+    d = d.to(tl.float32)
+    e = e.to(tl.float32)
     if BACK:
         g = tl.load(
             grad + ((image * OH + h) * OW + w) * C + c, mask=valid & (h < OH) & (w < OW), other=0.0
@@ -551,7 +580,8 @@ class _Pool(torch.autograd.Function):
     @once_differentiable
     def backward(ctx, grad):
         (x,) = ctx.saved_tensors
-        inner, grad = _images(x), _images(grad)
+        inner = _images(x)
+        grad = _images(grad)
         out = torch.empty_like(inner)
         windows = (inner.shape[1] + 1) // 2, (inner.shape[2] + 1) // 2
         _launch_pool(inner, grad, out, grad.shape[1:3], windows, back=True)
@@ -607,24 +637,26 @@ def pool(x: Tensor, ceil: bool) -> Tensor:
 
 
 @_kernel
-def _moments(
-    x, out, rows, C: tl.constexpr, SHARE: tl.constexpr, BM: tl.constexpr, BC: tl.constexpr
-):
+def _moments(x, out, rows, C: constexpr, SHARE: constexpr, BM: constexpr, BC: constexpr):
     """Means and sums of squared deviations over SHARE rows, measured from the first of these."""
-    seat, first = tl.program_id(2).to(tl.int64), tl.program_id(0) * SHARE
+    seat = tl.program_id(2).to(tl.int64)
+    first = tl.program_id(0) * SHARE
     c = tl.program_id(1) * BC + tl.arange(0, BC)
     x += seat * rows * C
     origin = tl.load(x + first * C + c, mask=c < C, other=0.0).to(tl.float32)[None, :]
-    sums, squares = tl.zeros((BM, BC), tl.float32), tl.zeros((BM, BC), tl.float32)
+    sums = tl.zeros((BM, BC), tl.float32)
+    squares = tl.zeros((BM, BC), tl.float32)
     # not a loop: a warp waits once for all that it reads
     for start in tl.static_range(0, SHARE, BM):
         m = first + start + tl.arange(0, BM)
-        valid, at = (m < rows)[:, None] & (c < C)[None, :], (m * C)[:, None] + c[None, :]
+        valid = (m < rows)[:, None] & (c < C)[None, :]
+        at = (m * C)[:, None] + c[None, :]
         value = tl.load(x + at, mask=valid, other=0.0).to(tl.float32)
         value = tl.where(valid, value - origin, 0.0)
         sums += value
         squares += value * value
-    count, shift = min(SHARE, rows - first), tl.sum(sums, 0)
+    count = min(SHARE, rows - first)
+    shift = tl.sum(sums, 0)
     out += (seat * tl.num_programs(0) + tl.program_id(0)) * 2 * C
     tl.store(out + c, tl.sum(origin, 0) + shift / count, mask=c < C)
     tl.store(out + C + c, tl.sum(squares, 0) - shift * shift / count, mask=c < C)
@@ -640,18 +672,20 @@ def _statistics(
     count,
     momentum,
     eps,
-    C: tl.constexpr,
-    SHARE: tl.constexpr,
-    BP: tl.constexpr,
-    BC: tl.constexpr,
+    C: constexpr,
+    SHARE: constexpr,
+    BP: constexpr,
+    BC: constexpr,
 ):
     """Mean and 1/√(variance + eps) from the moments of all parts (count, 2, C), and running
     statistics.
     """
-    seat, c = tl.program_id(1), tl.program_id(0) * BC + tl.arange(0, BC)
+    seat = tl.program_id(1)
+    c = tl.program_id(0) * BC + tl.arange(0, BC)
     parts += seat * count * 2 * C
     origin = tl.load(parts + c, mask=c < C, other=0.0)[None, :]
-    sums, squares = tl.zeros((BP, BC), tl.float32), tl.zeros((BP, BC), tl.float32)
+    sums = tl.zeros((BP, BC), tl.float32)
+    squares = tl.zeros((BP, BC), tl.float32)
     for start in range(0, count, BP):
         p = start + tl.arange(0, BP)
         valid = (p < count)[:, None] & (c < C)[None, :]
@@ -685,12 +719,12 @@ def _affine(
     moments,
     sums,
     rows,
-    C: tl.constexpr,
-    RELU: tl.constexpr,
-    SHORTCUT: tl.constexpr,
-    BACK: tl.constexpr,
-    BM: tl.constexpr,
-    BC: tl.constexpr,
+    C: constexpr,
+    RELU: constexpr,
+    SHORTCUT: constexpr,
+    BACK: constexpr,
+    BM: constexpr,
+    BC: constexpr,
 ):
     """x̂·weight + bias + shortcut, with ReLU; BACK: the gradient of x, weight/σ · (g − mean(g) −
     x̂·mean(g·x̂)).
@@ -701,8 +735,10 @@ def _affine(
     seat = (tl.num_programs(2) - 1 - tl.program_id(2)).to(tl.int64)
     m = (tl.num_programs(0) - 1 - tl.program_id(0)) * BM + tl.arange(0, BM)
     c = tl.program_id(1) * BC + tl.arange(0, BC)
-    valid, at = (m < rows)[:, None] & (c < C)[None, :], (m * C)[:, None] + c[None, :]
-    per, size = seat * C + c, tl.num_programs(2) * C
+    valid = (m < rows)[:, None] & (c < C)[None, :]
+    at = (m * C)[:, None] + c[None, :]
+    per = seat * C + c
+    size = tl.num_programs(2) * C
     value = tl.load(x + seat * rows * C + at, mask=valid, other=0.0).to(tl.float32)
     scale = tl.load(moments + size + per, mask=c < C, other=0.0)[None, :]
     value = (value - tl.load(moments + per, mask=c < C, other=0.0)[None, :]) * scale
@@ -737,17 +773,19 @@ def _gradient_sums(
     moments,
     seats,
     rows,
-    C: tl.constexpr,
-    RELU: tl.constexpr,
-    SHORTCUT: tl.constexpr,
-    SHARE: tl.constexpr,
-    BM: tl.constexpr,
-    BC: tl.constexpr,
+    C: constexpr,
+    RELU: constexpr,
+    SHORTCUT: constexpr,
+    SHARE: constexpr,
+    BM: constexpr,
+    BC: constexpr,
 ):
     """Sums of g and of g·x̂ over SHARE rows, for out (parts, 2, S, C); SHORTCUT: g is stored."""
-    seat, first = tl.program_id(2).to(tl.int64), tl.program_id(0) * SHARE
+    seat = tl.program_id(2).to(tl.int64)
+    first = tl.program_id(0) * SHARE
     c = tl.program_id(1) * BC + tl.arange(0, BC)
-    per, size = seat * C + c, seats * C
+    per = seat * C + c
+    size = seats * C
     mean = tl.load(moments + per, mask=c < C, other=0.0)[None, :]
     scale = tl.load(moments + size + per, mask=c < C, other=0.0)[None, :]
     slope = tl.load(weight + per, mask=c < C, other=0.0)[None, :]
@@ -756,11 +794,13 @@ def _gradient_sums(
     shortcut += seat * rows * C
     grad += seat * rows * C
     stored += seat * rows * C
-    to_bias, to_weight = tl.zeros((BM, BC), tl.float32), tl.zeros((BM, BC), tl.float32)
+    to_bias = tl.zeros((BM, BC), tl.float32)
+    to_weight = tl.zeros((BM, BC), tl.float32)
     # not a loop: a warp waits once for all that it reads
     for start in tl.static_range(0, SHARE, BM):
         m = first + start + tl.arange(0, BM)
-        valid, at = (m < rows)[:, None] & (c < C)[None, :], (m * C)[:, None] + c[None, :]
+        valid = (m < rows)[:, None] & (c < C)[None, :]
+        at = (m * C)[:, None] + c[None, :]
         value = (tl.load(x + at, mask=valid, other=0.0).to(tl.float32) - mean) * scale
         g = tl.load(grad + at, mask=valid, other=0.0).to(tl.float32)
         if RELU:
@@ -803,8 +843,10 @@ def _measure(
     """Means and reciprocal deviations, (2, S, C), of each network's rows, which also enter the
     running statistics.
     """
-    inner, (seats, c) = _rows(x), running_mean.shape
-    rows, (bm, bc) = x.numel() // (seats * c), _blocks(c, 1)
+    inner = _rows(x)
+    seats, c = running_mean.shape
+    rows = x.numel() // (seats * c)
+    bm, bc = _blocks(c, 1)
     share = 4 * bm
     count = triton.cdiv(rows, share)
     parts = torch.empty(seats, count, 2, c, dtype=torch.float32, device=x.device)
@@ -812,7 +854,8 @@ def _measure(
     _moments[count, triton.cdiv(c, bc), seats](
         inner, parts, rows, C=c, SHARE=share, BM=bm, BC=bc, num_warps=1
     )
-    bc, bp = _pow2(c, 4, 8), _pow2(count, 1, 256)
+    bc = _pow2(c, 4, 8)
+    bp = _pow2(count, 1, 256)
     _statistics[triton.cdiv(c, bc), seats](
         parts,
         out,
@@ -834,8 +877,11 @@ def _measure(
 def _normalise(
     x: Tensor, weight: Tensor, bias: Tensor, moments: Tensor, shortcut: Tensor | None, relu: bool
 ) -> Tensor:
-    inner, (seats, c) = _rows(x), weight.shape
-    rows, (bm, bc), out = x.numel() // (seats * c), _blocks(c, 8), torch.empty_like(inner)
+    inner = _rows(x)
+    seats, c = weight.shape
+    rows = x.numel() // (seats * c)
+    bm, bc = _blocks(c, 8)
+    out = torch.empty_like(inner)
     _affine[triton.cdiv(rows, bm), triton.cdiv(c, bc), seats](
         inner,
         inner if shortcut is None else _rows(shortcut),
@@ -867,11 +913,16 @@ def _normalise_backward(
     relu: bool,
 ) -> tuple[Tensor, Tensor | None, Tensor]:
     """The gradients of x, of the shortcut if there is one, and of biases and weights, (2, S, C)."""
-    inner, grad, (seats, c) = _rows(x), _rows(grad), weight.shape
-    rows, (bm, bc), out = x.numel() // (seats * c), _blocks(c, 1), torch.empty_like(inner)
+    inner = _rows(x)
+    grad = _rows(grad)
+    seats, c = weight.shape
+    rows = x.numel() // (seats * c)
+    bm, bc = _blocks(c, 1)
+    out = torch.empty_like(inner)
     stored = None if shortcut is None else torch.empty_like(inner)
     share = (8 if shortcut is None else 4) * bm
-    count, blocks = triton.cdiv(rows, share), triton.cdiv(c, bc)
+    count = triton.cdiv(rows, share)
+    blocks = triton.cdiv(c, bc)
     parts = torch.empty(count, 2, seats, c, dtype=torch.float32, device=x.device)
     _gradient_sums[count, blocks, seats](
         inner,
@@ -892,9 +943,12 @@ def _normalise_backward(
         BC=bc,
         num_warps=1,
     )
-    sums, (bm, _) = _summed(parts), _blocks(c, 4)
+    sums = _summed(parts)
+    bm, _ = _blocks(c, 4)
     if stored is not None:
-        grad, relu = stored, False  # it has gone through ReLU
+        # it has gone through ReLU
+        grad = stored
+        relu = False
     _affine[triton.cdiv(rows, bm), blocks, seats](
         inner,
         inner,
@@ -926,8 +980,9 @@ class _Norm(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx, grad):
-        to_x, to_shortcut, sums = _normalise_backward(grad, *ctx.saved_tensors, ctx.relu)
-        to_bias, to_weight = sums
+        x, weight, bias, moments, shortcut = ctx.saved_tensors
+        values = x, weight, bias, moments, shortcut, ctx.relu
+        to_x, to_shortcut, (to_bias, to_weight) = _normalise_backward(grad, *values)
         return to_x, to_weight, to_bias, None, to_shortcut, None
 
 
@@ -1002,7 +1057,7 @@ def _as(shortcut: Tensor | None, x: Tensor) -> Tensor | None:
 
 
 @_kernel
-def _descend(weight, momentum, g, at, valid, rate, factor, decay, NESTEROV: tl.constexpr):
+def _descend(weight, momentum, g, at, valid, rate, factor, decay, NESTEROV: constexpr):
     """m ← factor·m + g + decay·w, w ← w − rate·m, or with Nesterov's m; the new w."""
     w = tl.load(weight + at, mask=valid, other=0.0)
     g += decay * w
@@ -1022,11 +1077,13 @@ def _sgd(
     n,
     factor,
     decay,
-    NESTEROV: tl.constexpr,
-    BLOCK: tl.constexpr,
+    NESTEROV: constexpr,
+    BLOCK: constexpr,
 ):
-    seat, i = tl.program_id(1), tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    at, valid = seat.to(tl.int64) * n + i, i < n
+    seat = tl.program_id(1)
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    at = seat.to(tl.int64) * n + i
+    valid = i < n
     g = tl.load(grad + at, mask=valid, other=0.0)
     _descend(
         weight, momentum, g, at, valid, tl.load(rates + seat), factor, decay, NESTEROV=NESTEROV
@@ -1074,19 +1131,20 @@ def _linear_sgd(
     B,
     factor,
     decay,
-    N: tl.constexpr,
-    K: tl.constexpr,
-    BIAS: tl.constexpr,
-    NESTEROV: tl.constexpr,
-    BM: tl.constexpr,
-    BN: tl.constexpr,
-    BK: tl.constexpr,
+    N: constexpr,
+    K: constexpr,
+    BIAS: constexpr,
+    NESTEROV: constexpr,
+    BM: constexpr,
+    BN: constexpr,
+    BK: constexpr,
 ):
     """A tile of gradᵀ·x, and the update by it; the programs of the first columns update the bias,
     too.
     """
     seat = tl.program_id(2).to(tl.int64)
-    k, n = tl.program_id(0) * BK + tl.arange(0, BK), tl.program_id(1) * BN + tl.arange(0, BN)
+    k = tl.program_id(0) * BK + tl.arange(0, BK)
+    n = tl.program_id(1) * BN + tl.arange(0, BN)
     rate = tl.load(rates + seat)
     x += seat * B * K
     grad += seat * B * N
@@ -1100,7 +1158,8 @@ def _linear_sgd(
             x + m[:, None] * K + k[None, :], mask=(m < B)[:, None] & (k < K)[None, :], other=0.0
         )
         sums = tl.dot(tl.trans(g), v, sums)
-    at, valid = seat * (N * K) + n[:, None] * K + k[None, :], (n < N)[:, None] & (k < K)[None, :]
+    at = seat * (N * K) + n[:, None] * K + k[None, :]
+    valid = (n < N)[:, None] & (k < K)[None, :]
     w = _descend(weight, momentum, sums, at, valid, rate, factor, decay, NESTEROV=NESTEROV)
     tl.store(rounded + at, w.to(rounded.dtype.element_ty), mask=valid)
     if BIAS:  # noqa: SIM102 - the compiler knows this, but not the other
@@ -1144,9 +1203,11 @@ def linear_sgd(
     The gradient of the weights is not stored: writing and reading it takes longer than these
     products of few rows.
     """
-    (seats, rows, n), k = grad.shape, x.shape[2]
+    seats, rows, n = grad.shape
+    k = x.shape[2]
     # larger tiles leave a processor one program, which waits for memory
-    bn, bk = _pow2(n, 16, 32), _pow2(k, 16, 128)
+    bn = _pow2(n, 16, 32)
+    bk = _pow2(k, 16, 128)
     with device_of(weight):
         _linear_sgd[triton.cdiv(k, bk), triton.cdiv(n, bn), seats](
             x,

@@ -16,6 +16,7 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.language import constexpr
 
 from noiseproof.core.tensors import device_of
 
@@ -29,28 +30,28 @@ _kernel: Callable[[Callable[..., Any]], Any] = partial(
 
 
 @_kernel
-def _place(rows, BR: tl.constexpr):
+def _place(rows, BR: constexpr):
     """The share of the samples and the rows of this program."""
     blocks = tl.cdiv(rows, BR)
     return tl.program_id(0) // blocks, tl.program_id(0) % blocks * BR + tl.arange(0, BR)
 
 
 @_kernel
-def _weights(values, b, k, rows, K: tl.constexpr):
+def _weights(values, b, k, rows, K: constexpr):
     """Numbers of rows b and classes k, of (K, B): (k, b), zero past the last."""
     at = k[:, None] * rows + b[None, :]
     return tl.load(values + at, mask=(k < K)[:, None] & (b < rows)[None, :], other=0.0)
 
 
 @_kernel
-def _over_tau(mean, scale, tau, b, k, rows, K: tl.constexpr):
+def _over_tau(mean, scale, tau, b, k, rows, K: constexpr):
     """μ/τ, −∞ past the last class, and d/τ: (k, b)."""
     middle = tl.where((k < K)[:, None], _weights(mean, b, k, rows, K=K) / tau, float("-inf"))
     return middle, _weights(scale, b, k, rows, K=K) / tau
 
 
 @_kernel
-def _noise(values, column, s, b, rows, samples, SHARED: tl.constexpr):
+def _noise(values, column, s, b, rows, samples, SHARED: constexpr):
     """The address of the noise of sample s and rows b, in (columns, S, B or 1)."""
     at = s + 0 * b if SHARED else s * rows + b
     return values + column * (samples if SHARED else samples * rows) + at
@@ -69,9 +70,9 @@ def _log_softmax(
     k,
     rows,
     samples,
-    K: tl.constexpr,
-    RANK: tl.constexpr,
-    SHARED: tl.constexpr,
+    K: constexpr,
+    RANK: constexpr,
+    SHARED: constexpr,
 ):
     """log softmax of ``mean`` + Vε_R/τ + ``scale``·ε_K for sample s, (k, b), and ε_K; −∞ past the
     last class.
@@ -102,18 +103,19 @@ def _average(
     tau,
     rows,
     samples,
-    K: tl.constexpr,
-    RANK: tl.constexpr,
-    SHARED: tl.constexpr,
-    SHARE: tl.constexpr,
-    BR: tl.constexpr,
-    BK: tl.constexpr,
+    K: constexpr,
+    RANK: constexpr,
+    SHARED: constexpr,
+    SHARE: constexpr,
+    BR: constexpr,
+    BK: constexpr,
 ):
     """Of SHARE samples: the largest log-probability of each class, and Σ_s exp(log p − that)."""
     share, b = _place(rows, BR=BR)
     k = tl.arange(0, BK)
     middle, width = _over_tau(mean, scale, tau, b, k, rows, K=K)
-    top, total = tl.full((BK, BR), LOWEST, tl.float32), tl.zeros((BK, BR), tl.float32)
+    top = tl.full((BK, BR), LOWEST, tl.float32)
+    total = tl.zeros((BK, BR), tl.float32)
     for s in range(share * SHARE, min(share * SHARE + SHARE, samples)):
         log_p, _ = _log_softmax(
             middle,
@@ -131,7 +133,8 @@ def _average(
             RANK=RANK,
             SHARED=SHARED,
         )
-        away, higher = tl.exp(-tl.abs(log_p - top)), log_p > top
+        away = tl.exp(-tl.abs(log_p - top))
+        higher = log_p > top
         total = tl.where(higher, total * away + 1, total + away)
         top = tl.where(higher, log_p, top)
     at = (share * K + k)[:, None] * rows + b[None, :]
@@ -141,9 +144,10 @@ def _average(
 
 
 @_kernel
-def _join(tops, sums, out, rows, shares, BS: tl.constexpr, BC: tl.constexpr):
+def _join(tops, sums, out, rows, shares, BS: constexpr, BC: constexpr):
     """log Σ over shares of Σ·exp(top), (columns,) in float64; ``rows`` is the number of columns."""
-    c, share = tl.program_id(0) * BC + tl.arange(0, BC), tl.arange(0, BS)
+    c = tl.program_id(0) * BC + tl.arange(0, BC)
+    share = tl.arange(0, BS)
     highest = tl.full((BS, BC), LOWEST, tl.float32)
     for start in range(0, shares, BS):
         valid = (start + share < shares)[:, None] & (c < rows)[None, :]
@@ -175,22 +179,25 @@ def _slopes(
     tau,
     rows,
     samples,
-    K: tl.constexpr,
-    RANK: tl.constexpr,
-    SHARED: tl.constexpr,
-    SHARE: tl.constexpr,
-    BR: tl.constexpr,
-    BK: tl.constexpr,
-    RANKS: tl.constexpr,
+    K: constexpr,
+    RANK: constexpr,
+    SHARED: constexpr,
+    SHARE: constexpr,
+    BR: constexpr,
+    BK: constexpr,
+    RANKS: constexpr,
 ):
     """Over SHARE samples, Σ_s slope_s · (1, ε_K, ε_R's columns): gradients of μ, d and V's
     columns.
     """
     share, b = _place(rows, BR=BR)
-    k, r = tl.arange(0, BK), tl.arange(0, RANKS)
+    k = tl.arange(0, BK)
+    r = tl.arange(0, RANKS)
     middle, width = _over_tau(mean, scale, tau, b, k, rows, K=K)
-    average, g = _weights(log_mean, b, k, rows, K=K), _weights(grad, b, k, rows, K=K)
-    of_mean, of_scale = tl.zeros((BK, BR), tl.float32), tl.zeros((BK, BR), tl.float32)
+    average = _weights(log_mean, b, k, rows, K=K)
+    g = _weights(grad, b, k, rows, K=K)
+    of_mean = tl.zeros((BK, BR), tl.float32)
+    of_scale = tl.zeros((BK, BR), tl.float32)
     of_factors = tl.zeros((RANKS, BK, BR), tl.float32)
     for s in range(share * SHARE, min(share * SHARE + SHARE, samples)):
         log_p, noise = _log_softmax(
@@ -217,7 +224,8 @@ def _slopes(
             at = _noise(across, r[:, None], s, b[None, :], rows, samples, SHARED=SHARED)
             drawn = tl.load(at, mask=(r < RANK)[:, None] & (b < rows)[None, :], other=0.0)
             of_factors += drawn[:, None, :] * slope[None, :, :]
-    valid, part = (k < K)[:, None] & (b < rows)[None, :], tl.cdiv(samples, SHARE) * K * rows
+    valid = (k < K)[:, None] & (b < rows)[None, :]
+    part = tl.cdiv(samples, SHARE) * K * rows
     at = (share * K + k)[:, None] * rows + b[None, :]
     tl.store(out + at, of_mean, mask=valid)
     tl.store(out + part + at, of_scale, mask=valid)

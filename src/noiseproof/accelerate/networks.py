@@ -105,10 +105,8 @@ class StackedLinear(_Stacked):
     bias: Tensor | None  # (S, O)
 
     def forward(self, x: Tensor) -> Tensor:
-        x, weight = (
-            (x.permute(0, 2, 3, 1) if x.dim() == 4 else x).flatten(1),
-            self.weight.flatten(2),
-        )
+        x = (x.permute(0, 2, 3, 1) if x.dim() == 4 else x).flatten(1)
+        weight = self.weight.flatten(2)
         device = x.device.type
         dtype = (
             torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
@@ -135,7 +133,9 @@ class _Products(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, keeper: Any) -> Tensor:
         small = weight.to(x.dtype) if keeper is None else keeper.rounded.flatten(2)
         ctx.save_for_backward(x, small)
-        ctx.dtype, ctx.has_bias, ctx.keeper = weight.dtype, bias is not None, keeper
+        ctx.dtype = weight.dtype
+        ctx.has_bias = bias is not None
+        ctx.keeper = keeper
         if bias is None:
             return torch.bmm(x, small.mT)
         return torch.baddbmm(bias[:, None].to(x.dtype), x, small.mT)
@@ -148,7 +148,8 @@ class _Products(torch.autograd.Function):
         of_x = torch.bmm(grad, weight) if ctx.needs_input_grad[0] else None
         if ctx.keeper is not None:
             # of another call of this layer
-            pair, other = (grad.contiguous(), x.contiguous()), ctx.keeper.factors
+            pair = (grad.contiguous(), x.contiguous())
+            other = ctx.keeper.factors
             if other is not None:
                 pair = torch.cat([pair[0], other[0]], 1), torch.cat([pair[1], other[1]], 1)
             ctx.keeper.factors = pair
@@ -168,7 +169,8 @@ class StackedConv2d(_Stacked):
 
     def __init__(self, layers: Sequence[nn.Conv2d]) -> None:
         super().__init__(layers)
-        self.stride, self.padding = layers[0].stride[0], int(layers[0].padding[0])
+        self.stride = layers[0].stride[0]
+        self.padding = int(layers[0].padding[0])
 
     @staticmethod
     def check(layer: nn.Conv2d) -> None:
@@ -198,7 +200,9 @@ class StackedBatchNorm(_Stacked):
         super().__init__(layers)
         layer = layers[0]
         assert layer.momentum is not None
-        self.eps, self.momentum, self.relu = layer.eps, layer.momentum, isinstance(layer, NormReLU)
+        self.eps = layer.eps
+        self.momentum = layer.momentum
+        self.relu = isinstance(layer, NormReLU)
 
     @staticmethod
     def check(layer: _BatchNorm) -> None:

@@ -44,7 +44,8 @@ log = logging.getLogger("noiseproof")
 # Runs of a stack at most. More convolutions fill a GPU no better, and what each run does by itself
 # overlaps with other stacks; the kernels of linear layers are so short that starting them takes
 # half of the time of eight runs.
-STACK_SIZE, LINEAR_STACK_SIZE = 8, 16
+STACK_SIZE = 8
+LINEAR_STACK_SIZE = 16
 # called for each run by itself
 APART = {*IN_STEP, "start_epoch", "end_epoch"} - {"targets", "after_step"}
 SPARE = 16  # a stack's prepared inputs take at most the free memory over this
@@ -130,7 +131,8 @@ class Stacked(Graphed):
         done.
         """
         self.pending.extend(sizes[position : position + self.stepper.steps_at_once()])
-        self.position, self.next_position = position, position + len(self.pending)
+        self.position = position
+        self.next_position = position + len(self.pending)
 
     def close(self) -> None:
         if self.stack is not None:
@@ -231,10 +233,8 @@ class RunStack:
         """Channels of convolutions that are stacked at most: more where that was measured to pay,
         in full stacks.
         """
-        run, is_full = (
-            self.members[0].run,
-            len(self.members) >= STACK_SIZE or self.members[0].was_stacked,
-        )
+        run = self.members[0].run
+        is_full = len(self.members) >= STACK_SIZE or self.members[0].was_stacked
         is_reduced = "16" in str(run.fabric._precision.precision)
         sides = (
             run.data.x.shape[2:]
@@ -359,7 +359,8 @@ class RunStack:
         with self._restored_on_error(network):
             batches = self._for_each(begin)
             network.clear_gradients()
-            first, count = self.members[0].run, len(self.members)
+            first = self.members[0].run
+            count = len(self.members)
             # in place of the inputs of a member that has failed
             filler = next(iter(batches.values()))[1].x
             x = torch.cat(
@@ -449,7 +450,8 @@ class Joint:
 
     def __init__(self, members: Sequence[Stacked], network: Stack) -> None:
         runs = [member.run for member in members]
-        self.members, self.first = tuple(members), runs[0]
+        self.members = tuple(members)
+        self.first = runs[0]
         self.run = _joint_run(runs, network)
         self.inputs = _prepared(runs[0])
         self.order = _rows([member.order for member in members])  # (S, n): the rows of the epoch
@@ -470,8 +472,11 @@ class Joint:
 
     def next_batch(self, size: int) -> Batch:
         """The S·B rows of the coming step."""
-        places, first, augment = self.members[0].places, self.first, self.first.augment
-        self.run.epoch, self.run.count = first.epoch, size
+        places = self.members[0].places
+        first = self.first
+        augment = self.first.augment
+        self.run.epoch = first.epoch
+        self.run.count = size
         table = self.order.index_select(1, places[:size])
         places += size
         rows = table.flatten()
@@ -502,7 +507,8 @@ class Joint:
     @torch.no_grad()
     def observe(self, out: Output, losses: Tensor, batch: Batch) -> None:
         """Do what record and guard of each run do after a step."""
-        size, rows = batch.count, batch.rows.view_as(losses)
+        size = batch.count
+        rows = batch.rows.view_as(losses)
         scores = [
             self.members[start].run.loss.scores(_cut(out, start * size, end * size))
             for start, end in self.groups
@@ -566,7 +572,8 @@ def _prepared(run: Run) -> Tensor | None:
     To normalise a batch takes a kernel for each operation, which start more slowly than they
     compute.
     """
-    x, augment = run.data.x, run.augment
+    x = run.data.x
+    augment = run.augment
     assert isinstance(x, Tensor)
     if augment is not None and augment.columns:
         return None
@@ -588,7 +595,8 @@ def can_join(members: Sequence[Stacked]) -> bool:
 
 
 def _is_simple(member: Stacked) -> bool:
-    run, observers = member.run, member.stepper.observers
+    run = member.run
+    observers = member.stepper.observers
     return (
         all(
             each.joins and each.name and not each.remembers and not each.overrides(*APART)
@@ -662,8 +670,10 @@ class JointSGD:
 
     @torch.no_grad()
     def __call__(self) -> None:
-        first, weight = self.groups[0], self.layers[0][0].weight
-        device, dtype = weight.device, weight.dtype
+        first = self.groups[0]
+        weight = self.layers[0][0].weight
+        device = weight.device
+        dtype = weight.dtype
         rates = torch.stack(
             [torch.as_tensor(group["lr"], device=device, dtype=dtype) for group in self.groups]
         )
@@ -707,7 +717,8 @@ def can_update(steppers: Sequence[Stepper]) -> bool:
     options = set()
     for stepper in steppers:
         optimizer = _optimizer(stepper)
-        groups, state = optimizer.param_groups, optimizer.state
+        groups = optimizer.param_groups
+        state = optimizer.state
         if not isinstance(optimizer, torch.optim.SGD) or len(groups) > 1:
             return False
         if not all(state[part].get("momentum_buffer") is not None for part in groups[0]["params"]):
@@ -741,9 +752,12 @@ def update(
 
 def update_products(layer: _Stacked, momenta: dict[str, Tensor], *options: Any) -> None:
     """``update`` of S linear layers from the factors of their gradients, which are used up."""
-    weight, bias, rounded = layer.weight, layer.bias, layer.rounded
+    weight = layer.weight
+    bias = layer.bias
+    rounded = layer.rounded
     assert layer.factors is not None and rounded is not None
-    (grad, x), layer.factors = layer.factors, None
+    grad, x = layer.factors
+    layer.factors = None
     if rounded.dtype != weight.dtype == torch.float32 and has_kernels(weight):
         from noiseproof.accelerate.layer_kernels import linear_sgd  # needs Triton
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -13,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from noiseproof.bench.engines import run_all
 from noiseproof.bench.experiment import Experiment
-from noiseproof.bench.ranking import Place, Ranking, rank, recommend, wilson
+from noiseproof.bench.ranking import Place, Ranking, accuracy, rank, recommend, wilson
 from noiseproof.bench.results import Json
-from noiseproof.core.checks import check_count, check_number
+from noiseproof.core.checks import check_count
 from noiseproof.core.grammar import format_call
 from noiseproof.core.messages import counted
 from noiseproof.data import Dataset, get_dataset
@@ -44,17 +43,15 @@ def compare_methods(
     noise: str = "none",
     seeds: int = 5,
     settings: Settings | None = None,
-    validation: float = 0.1,
     data_dir: str | Path | None = None,
-    accelerator: str = "auto",
     **engine: Any,
 ) -> Ranking:
     """Train every method with every seed, and rank them by the accuracy on the test rows after the
     last epoch.
 
-    A seed draws weights, batches, noise and the ``validation`` rows alike for all methods, so that
-    differences are paired. Runs with a result in ``results_dir`` are not repeated; ``engine`` are
-    further options of ``run_all``.
+    A seed draws weights, batches, noise and the tenth of the rows that is held out alike for all
+    methods, so that differences are paired. Runs with a result in ``results_dir`` are not repeated;
+    ``engine`` are further options of ``run_all``.
 
     Raises:
         BadExperiment: before anything trains, if a method or the noise is unknown.
@@ -66,7 +63,7 @@ def compare_methods(
     data = get_dataset(dataset, data_dir)
     copies = _check_test(data, dataset)
     assert data.test is not None
-    first = Experiment(dataset, noise, settings=settings or Settings(), validation=validation)
+    first = Experiment(dataset, noise, settings=settings or Settings(), validation=0.1)
     runs: dict[str, list[Experiment]] = {}
     for method in methods:  # each once, however it is spelled
         of_method = [replace(first, method=method, seed=seed).pinned() for seed in range(seeds)]
@@ -77,30 +74,21 @@ def compare_methods(
         [of_method[seed] for seed in range(seeds) for of_method in runs.values()],
         Path(results_dir),
         data_dir=data_dir,
-        accelerator=accelerator,
         **engine,
     )
     by_method = {
         method: [results[run.key] for run in of_method] for method, of_method in runs.items()
     }
     accuracies = {
-        method: [
-            math.nan if result["last"] is None else result["last"]["test_accuracy"]
-            for result in of_method
-        ]
+        method: [accuracy(result, "test_accuracy") for result in of_method]
         for method, of_method in by_method.items()
     }
     places = []
     for place in rank(accuracies, len(data.test)):
-        memory = _memory(runs[place.method][0], data, data_dir, accelerator)
+        memory = _memory(runs[place.method][0], data, data_dir)
         places.append(replace(place, seconds=_mean_seconds(by_method[place.method]), memory=memory))
-    errors = {
-        method: next((r["error"] for r in each if r["error"]), "")
-        for method, each in by_method.items()
-    }
-    notes = _notes(places, len(data.test), errors)
-    if copies:
-        notes.insert(0, f"{copies}.")
+    notes = [f"{copies}."] if copies else []
+    notes += _notes(places, len(data.test), by_method)
     return Ranking(places, notes, recommend(places))
 
 
@@ -125,24 +113,21 @@ def _mean_seconds(results: Sequence[Json]) -> float | None:
     return fmean(seconds) if seconds else None
 
 
-def _memory(
-    run: Experiment, data: Dataset, data_dir: PathLike | None, accelerator: str
-) -> int | None:
+def _memory(run: Experiment, data: Dataset, data_dir: PathLike | None) -> int | None:
     """Return the bytes of a run's tensors from a few steps: the peak of a process is of all its
     runs.
     """
     try:
-        fabric = make_fabric(run.precision, accelerator=accelerator, devices=1)
-        return estimate(
-            run.make_task(data_dir, data=data), run.method, run.settings, fabric=fabric
-        ).total_memory
+        fabric = make_fabric(run.precision, accelerator="auto", devices=1)
+        task = run.make_task(data_dir, data=data)
+        return estimate(task, run.method, run.settings, fabric=fabric).total_memory
     except Interrupted:
         raise
     except Exception:  # the runs took hours: a failed estimate must not cost their ranking
         return None
 
 
-def _notes(places: Sequence[Place], rows: int, errors: Mapping[str, str]) -> list[str]:
+def _notes(places: Sequence[Place], rows: int, results: Mapping[str, Sequence[Json]]) -> list[str]:
     """Return the uncertainty from the choice of test rows, which the intervals leave out; and why
     runs failed.
     """
@@ -154,11 +139,11 @@ def _notes(places: Sequence[Place], rows: int, errors: Mapping[str, str]) -> lis
             f" {rows} test rows. On other rows of their kind the {best:.3f} of {places[0].method}"
             f" may be {low:.3f} to {high:.3f} (Wilson's 95 % interval)."
         )
-    return notes + [
-        f"{counted(place.failed, 'run')} of {place.method} failed: {errors[place.method]}"
-        for place in places
-        if place.failed
-    ]
+    for place in places:
+        if place.failed:
+            error = next(result["error"] for result in results[place.method] if result["error"])
+            notes.append(f"{counted(place.failed, 'run')} of {place.method} failed: {error}")
+    return notes
 
 
 def split_table(
@@ -167,13 +152,11 @@ def split_table(
     folder: PathLike,
     *,
     test: Table | None = None,
-    share: float = 0.2,
-    seed: int = 0,
     **options: Any,
 ) -> tuple[str, list[str]]:
     """Make a dataset with a test part from a table; return its spec and notes.
 
-    Without ``test``, a ``share`` of the rows of each class is held out. Both parts are written to
+    Without ``test``, a fifth of the rows of each class is held out. Both parts are written to
     ``folder``, named by their content: experiments on other rows are other experiments. A column
     that is left out of the whole table is in neither. ``options`` belong to the dataset
     ``table``, or with ``text`` of the dataset ``text``.
@@ -186,7 +169,7 @@ def split_table(
     notes: list[str] = []
     if test is None:
         count = len(train)
-        train, held = _hold_out(train, label, share, seed)
+        train, held = _hold_out(train, label)
         if isinstance(whole.encoder, Columns):  # fewer rows may make a left-out column look useful
             used = [label, *whole.encoder.numeric, *whole.encoder.categories]
             left_out = tuple(f"Column {name!r} " for name in train if name not in used)
@@ -218,19 +201,14 @@ def split_table(
     return spec, [*notes, *whole.notes, *held_out]
 
 
-def _hold_out(
-    table: pd.DataFrame, label: str, share: float, seed: int
-) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return the other rows, and a ``share`` of the rows of each class, of which some stay."""
-    check_number("share", share, "(0, 1)")
-    mixed = table.iloc[shuffled(len(table), derive_generator(seed)).numpy()]
+def _hold_out(table: pd.DataFrame, label: str) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return the other rows, and a fifth of the rows of each class, of which some stay."""
+    mixed = table.iloc[shuffled(len(table), derive_generator(0)).numpy()]
     classes = mixed.groupby(mixed[label].astype(str))[label]
     size = classes.transform("size")
-    chosen = classes.cumcount() < (size * share).round().clip(upper=size - 1)
+    chosen = classes.cumcount() < (size * 0.2).round().clip(upper=size - 1)
     if not chosen.any():
-        raise ValueError(
-            f"Expected enough rows to hold out {share:.0%} of each class, got {len(mixed)}."
-        )
+        raise ValueError(f"Expected enough rows to hold out 20% of each class, got {len(mixed)}.")
     return mixed[~chosen].sort_index(), mixed[chosen].sort_index()
 
 

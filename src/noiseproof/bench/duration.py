@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import lru_cache, partial
 
 from noiseproof.bench.experiment import Experiment
-from noiseproof.bench.results import once
+from noiseproof.bench.results import THREADS, once
 from noiseproof.core.cluster import fixed_threads
 from noiseproof.data import get_dataset
 from noiseproof.data.sources import PathLike
@@ -19,7 +19,6 @@ def expected_seconds(
     *,
     data_dir: PathLike | None = None,
     accelerator: str = "auto",
-    threads: int = 1,
     progress: Callable[[Experiment, int, int], None] = lambda experiment, number, total: None,
 ) -> dict[Experiment, float | None]:
     """Estimate from a few real steps the seconds that each run will take by itself on this machine.
@@ -46,7 +45,7 @@ def expected_seconds(
         progress(first, number, len(kinds))
         task = first.make_task(data_dir, data=load(first.dataset))
         seconds = None
-        with fixed_threads(threads):
+        with fixed_threads(THREADS):
             try:
                 fabric = make_fabric(first.precision, accelerator=accelerator, devices=1)
                 seconds = estimate(task, first.method, first.settings, fabric=fabric).seconds

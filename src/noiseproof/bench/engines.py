@@ -30,6 +30,7 @@ import torch
 from noiseproof.accelerate import Job, Outcome, fit_many
 from noiseproof.bench.experiment import BadExperiment, Experiment, check, folder_digest
 from noiseproof.bench.results import (
+    THREADS,
     Json,
     holder,
     is_complete,
@@ -75,7 +76,6 @@ class SweepPlan:
 
     results_dir: str
     engine: str = "local"
-    threads: int = 1
     accelerator: str = "auto"
     at_once: int | None = None
     data_dir: str | None = None
@@ -89,7 +89,7 @@ class SweepPlan:
         return Path(self.results_dir)
 
     def provenance(self) -> Json:
-        return provenance(self.engine, self.threads, self.command, self.accelerator)
+        return provenance(self.engine, self.command, self.accelerator)
 
 
 def run_all(
@@ -98,7 +98,6 @@ def run_all(
     *,
     engine: str = "local",
     workers: int | None = None,
-    threads: int = 1,
     accelerator: str = "auto",
     at_once: int | None = None,
     data_dir: str | Path | None = None,
@@ -115,9 +114,8 @@ def run_all(
     Args:
         engine: ``local`` (in this process, side by side on a GPU), ``processes`` (``workers`` of
             them on this machine) or ``ray``.
-        workers: number of processes, by default cores / ``threads``; the processors of a local Ray.
-        threads: of each run. Another number may change the last digits of a result; the engine does
-            not.
+        workers: number of processes, by default as many as cores; the processors of a local Ray.
+            Each run has one thread.
         accelerator: auto, cpu or cuda.
         at_once: runs side by side in each process; by default one, and with the engine ``local`` on
             a GPU as many as its memory holds, 32 at most.
@@ -145,8 +143,7 @@ def run_all(
     ['done', 'done']
     """
     check_engine(engine, workers, address, gpus, at_once)
-    check_count("threads", threads, 1)
-    workers = max(1, (os.cpu_count() or 1) // threads) if workers is None else workers
+    workers = workers or os.cpu_count() or 1
     if engine != "ray":  # a cluster may have other machines than this one
         make_fabric(accelerator=accelerator, devices=1)
     folder_digest.cache_clear()
@@ -162,7 +159,6 @@ def run_all(
     plan = SweepPlan(
         str(folder),
         engine,
-        threads,
         accelerator,
         at_once,
         str(data_root(data_dir).absolute()),
@@ -325,7 +321,7 @@ def _run_here(
     if fleet:
         methods = list(dict.fromkeys(experiment.method for experiment in todo))
         waiting = dict(sorted(waiting.items(), key=lambda item: methods.index(item[1].method)))
-    with fixed_threads(plan.threads):
+    with fixed_threads(THREADS):
         while waiting:
             for precision in dict.fromkeys(experiment.precision for experiment in waiting.values()):
                 open_runs = (
@@ -518,13 +514,12 @@ class _Worker:
         self.claimed.write_text("")
         order = {"plan": asdict(self.plan), "runs": self.runs, "claimed": str(self.claimed)}
         self.order.write_text(json.dumps(order))
-        threads = str(self.plan.threads)
         home = str(Path(__file__).parents[2])  # where this noiseproof is
         path = [home, *filter(None, [os.environ.get("PYTHONPATH")])]
         environment = {
             **os.environ,
-            "OMP_NUM_THREADS": threads,
-            "MKL_NUM_THREADS": threads,
+            "OMP_NUM_THREADS": str(THREADS),
+            "MKL_NUM_THREADS": str(THREADS),
             "PYTHONPATH": os.pathsep.join(path),
         }
         if (count := torch.cuda.device_count()) > 1:  # spread over the GPUs
@@ -620,9 +615,9 @@ def _run_on_ray(
     gpus: float | None,
 ) -> None:
     """Submit one task for each experiment; Ray places them, and restarts one whose worker died."""
-    with ray_session(address, num_cpus=workers * plan.threads) as ray:
+    with ray_session(address, num_cpus=workers * THREADS) as ray:
         share = float(torch.cuda.is_available()) if gpus is None else gpus
-        task = ray.remote(num_cpus=plan.threads, num_gpus=share, max_retries=MAX_DEATHS - 1)(
+        task = ray.remote(num_cpus=THREADS, num_gpus=share, max_retries=MAX_DEATHS - 1)(
             _work_on_ray
         )
 

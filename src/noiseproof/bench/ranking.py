@@ -252,7 +252,7 @@ def _rank_group(entries: list[list[Experiment]], results: Mapping[str, Json]) ->
     ]
     metric = _metric(result for of_runs in ended for result in of_runs.values())
     accuracies = [
-        {seeds: _accuracy(result, metric) for seeds, result in of_runs.items()} for of_runs in ended
+        {seeds: accuracy(result, metric) for seeds, result in of_runs.items()} for of_runs in ended
     ]
     started = {str(i): values for i, values in enumerate(accuracies) if values}
     seeds = sorted(set.intersection(*map(set, started.values()))) if started else []
@@ -282,7 +282,8 @@ def _metric(results: Iterable[Json]) -> str:
     return "test_accuracy"
 
 
-def _accuracy(result: Json, metric: str) -> float:
+def accuracy(result: Json, metric: str) -> float:
+    """Return the metric of the last epoch; NaN for a failed run."""
     value = (result["last"] or {}).get(metric)
     return math.nan if value is None else float(value)
 

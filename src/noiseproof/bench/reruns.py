@@ -108,18 +108,19 @@ def without_reruns(runs: Iterable[Experiment]) -> list[Experiment]:
     """Return the ``runs``, such as a file of benchmarks/sweeps, whose results do not come with
     noiseproof, or which keep or measure more than the results.
     """
-    files = [load_reruns(paper) for paper in PAPERS]
-    done = {
-        (key, seed) for file in files for key, row in file.rows.items() for seed in row["seeds"]
-    }
-    sweeps = (one["seeds"].items() for file in files for one in file.diagnoses)
-    done |= {(key, seed) for key, seeds in chain.from_iterable(sweeps) for seed in seeds}
+    done: set[tuple[str, int]] = set()
+    for file in map(load_reruns, PAPERS):
+        for key, row in file.rows.items():
+            done.update((key, seed) for seed in row["seeds"])
+        for diagnosis in file.diagnoses:
+            for key, seeds in diagnosis["seeds"].items():
+                done.update((key, seed) for seed in seeds)
 
     def is_left(run: Experiment) -> bool:
         asks_more = any(getattr(run, name) for name in OUTSIDE_KEY)
         return asks_more or (row_key(run), run.seed) not in done
 
-    return [run for run in runs if is_left(run)]
+    return list(filter(is_left, runs))
 
 
 def _rows_of(cell: Cell, reruns: Reruns, precisions: Iterable[str]) -> list[Json]:
@@ -127,11 +128,9 @@ def _rows_of(cell: Cell, reruns: Reruns, precisions: Iterable[str]) -> list[Json
     first = cell.experiment(0)
     keys = [row_key(replace(first, precision=precision)) for precision in precisions]
     rows = [reruns.rows[key] for key in keys if cell.metric in reruns.rows.get(key, ())]
-    return [
-        row
-        for row in rows
-        if cell.metric not in ACCURACIES or row.get("epoch", "last") == cell.epoch
-    ]
+    if cell.metric not in ACCURACIES:
+        return rows
+    return [row for row in rows if row.get("epoch", "last") == cell.epoch]
 
 
 def _rerun(
@@ -205,9 +204,7 @@ class Counts:
     diagnosed: int  # |z| > 2, and there is an experiment on it
 
     def __add__(self, other: Counts) -> Counts:
-        return Counts(
-            *(a + b for a, b in zip(vars(self).values(), vars(other).values(), strict=True))
-        )
+        return Counts(**{name: value + getattr(other, name) for name, value in vars(self).items()})
 
 
 def count_cells(table: PaperTable, reruns: Sequence[CellComparison] | None = None) -> Counts:

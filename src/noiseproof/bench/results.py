@@ -33,6 +33,7 @@ from noiseproof.train.checkpoint import BEST, write_text
 from noiseproof.train.loop import EPOCHS
 
 Json = dict[str, Any]
+THREADS = 1  # of a run: another number may change the last digits of its result
 _NAME = re.compile(r"[0-9a-f]{16}\.json")
 
 
@@ -214,15 +215,13 @@ def make_result(
     return plain
 
 
-def provenance(
-    engine: str, threads: int, command: str | None = None, accelerator: str = "auto"
-) -> Json:
+def provenance(engine: str, command: str | None = None, accelerator: str = "auto") -> Json:
     """Return how a result was made: command, commit, hardware, threads, versions."""
     return {
         "command": " ".join(sys.argv) if command is None else command,
         "commit": _commit(),
         "engine": engine,
-        "threads": threads,
+        "threads": THREADS,
         "host": socket.gethostname(),
         "cpu": _cpu(),
         "cores": os.cpu_count(),

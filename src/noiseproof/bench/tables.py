@@ -9,7 +9,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from statistics import fmean, stdev
 from typing import Any, Literal
@@ -50,8 +50,8 @@ ACCURACIES = ("test_accuracy", "test_top5", "train_accuracy")
 ALPHA_UNIT = 10_000 * 2 / 128
 # what a cell needs
 MEASURES = {"snr": "sample-weights", "α_t": "sample-weights", "annotator_nll": "annotators"}
-MEASURED = (*ACCURACIES, *MEASURES, "hours", "memory")
 OF_THE_MACHINE = ("hours", "memory")  # not judged
+MEASURED = (*ACCURACIES, *MEASURES, *OF_THE_MACHINE)
 
 
 @dataclass(frozen=True)
@@ -122,8 +122,9 @@ class Cell:
         """Names by which it can be selected."""
         dataset = self.fields["dataset"]
         method = self.fields["method"]
-        parts = (dataset, dataset.partition(":")[0], method, method.partition(" & ")[0])
-        return {name.casefold() for name in (self.block, self.row, self.column, *parts) if name}
+        names = [self.block, self.row, self.column, dataset, method]
+        names += [dataset.partition(":")[0], method.partition(" & ")[0]]
+        return {name.casefold() for name in names if name}
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
@@ -184,22 +185,21 @@ class PaperTable:
         def change(cell: Cell) -> Cell:
             settings = {**cell.settings, "epochs": epochs}
             usual = None if cell.epochs == epochs else cell.epochs
-            return replace(
-                cell, settings=settings, usual_epochs=usual, minus=cell.minus and change(cell.minus)
-            )
+            minus = cell.minus and change(cell.minus)
+            return replace(cell, settings=settings, usual_epochs=usual, minus=minus)
 
         return self if epochs is None else replace(self, cells=tuple(map(change, self.cells)))
 
     @property
     def parts(self) -> list[Cell]:
         """The cells that can run, and those that they are differences from."""
-        return [
-            part
-            for cell in self.cells
-            if not cell.unavailable
-            for part in (cell, cell.minus)
-            if part is not None
-        ]
+        parts = []
+        for cell in self.cells:
+            if not cell.unavailable:
+                parts.append(cell)
+                if cell.minus:
+                    parts.append(cell.minus)
+        return parts
 
     def experiments(
         self,
@@ -255,18 +255,18 @@ def _tables() -> dict[str, PaperTable]:
 
 def _table(paper: str, content: Mapping[str, Any]) -> PaperTable:
     head = {name: content[name] for name in ("id", "number", "title", "statistic", "runs")}
-    cells = tuple(cell for block in content["block"] for cell in _cells(paper, content, block))
-    return PaperTable(**head, paper=paper, cells=cells, note=content.get("note", ""))
+    cells = [cell for block in content["block"] for cell in _cells(paper, content, block)]
+    return PaperTable(**head, paper=paper, cells=tuple(cells), note=content.get("note", ""))
 
 
 def _cells(paper: str, table: Mapping[str, Any], block: Mapping[str, Any]) -> Iterator[Cell]:
     columns = table["columns"]
-    of_rows = {name: block.get(name, {}) for name in ("settings_of_row", "unavailable_row")}
-    each = by_column(
-        {name: value for name, value in block.items() if name not in ("rows", *of_rows)},
-        len(columns),
-    )
-    for row, method, *texts in block["rows"]:
+    block = dict(block)
+    rows = block.pop("rows")
+    settings_of = block.pop("settings_of_row", {})
+    unavailable = block.pop("unavailable_row", {})
+    each = by_column(block, len(columns))
+    for row, method, *texts in rows:
         cells: dict[str, Cell] = {}  # by column
         for j, (column, text) in enumerate(zip(columns, texts, strict=True)):
             if not text:  # not published, or lost from the text at hand
@@ -289,13 +289,11 @@ def _cells(paper: str, table: Mapping[str, Any], block: Mapping[str, Any]) -> It
                     "foreign": values.get("foreign") or None,
                     "rows": values.get("images"),
                 },
-                settings=values.get("settings", {}) | of_rows["settings_of_row"].get(row, {}),
+                settings=values.get("settings", {}) | settings_of.get(row, {}),
                 metric=metric,
                 epoch=values.get("epoch", "last"),
                 minus=cells[values["minus"]] if values.get("minus") else None,
-                unavailable=values.get("unavailable")
-                or of_rows["unavailable_row"].get(row)
-                or absent,
+                unavailable=values.get("unavailable") or unavailable.get(row) or absent,
             )
         yield from cells.values()
 
@@ -328,10 +326,9 @@ class CellComparison:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values of the runs, for JSON."""
-        of_runs = {
-            field.name: getattr(self, field.name) for field in fields(self) if field.name != "cell"
-        }
-        return {"epochs": self.cell.epochs, **of_runs}
+        runs = dict(vars(self))
+        del runs["cell"]
+        return {"epochs": self.cell.epochs, **runs}
 
 
 def compare_cells(
@@ -346,12 +343,10 @@ def compare_cells(
     They are those in ``precision``, or in that with most seeds.
     """
     chosen = range(table.runs) if seeds is None else list(seeds)
+    precisions = [precision] if precision else PRECISIONS
 
     def best(cell: Cell) -> CellComparison:
-        each = (
-            _compare_cell(cell, table, results, chosen, p)
-            for p in ([precision] if precision else PRECISIONS)
-        )
+        each = [_compare_cell(cell, table, results, chosen, one) for one in precisions]
         return max(each, key=lambda one: (one.seeds, one.failed > 0))  # the first of equals
 
     return [best(cell) for cell in table.cells]
@@ -385,12 +380,13 @@ def measured(result: Json, cell: Cell) -> float | None:
         return float(result["seconds"]) / 3600
     if cell.metric == "memory":
         return float(result["peak_memory"]) / 2**30
+    measures = result.get("measured") or {}
     unit = 1.0
     if cell.metric == "α_t":
-        value = (result.get("measured") or {}).get("alpha")
+        value = measures.get("alpha")
         unit = ALPHA_UNIT
     elif cell.metric in MEASURES:
-        value = (result.get("measured") or {}).get(cell.metric)
+        value = measures.get(cell.metric)
     else:
         value = (result[cell.epoch] or {}).get(cell.metric)
         unit = 100.0
@@ -485,10 +481,9 @@ def lines(
     rows: Rows = []
     for own, rerun in zip(yours, reruns, strict=True):
         cell = own.cell
-        published = str(cell.published)
-        if cell.published.bold:
-            published = f"*{published}*"
-        texts = [cell.block, cell.row, cell.column, published, *_rerun_texts(rerun)]
+        mark = "*" if cell.published.bold else ""
+        texts = [cell.block, cell.row, cell.column, f"{mark}{cell.published}{mark}"]
+        texts += _rerun_texts(rerun)
         if any_yours:
             texts += _your_texts(own)
         rows.append(tuple(texts))
@@ -568,10 +563,8 @@ def _sessions(done: Sequence[CellComparison]) -> list[str]:
     commits: dict[str, dict[str, None]] = {}
     for one in done:
         for session in one.made_by:
-            machine = (
-                f"{session.get('gpu') or session['cpu']}, torch {session['torch']}, precision"
-                f" {one.precision}"
-            )
+            place = session.get("gpu") or session["cpu"]
+            machine = f"{place}, torch {session['torch']}, precision {one.precision}"
             commits.setdefault(machine, {})[session["commit"]] = None
     return [
         f"Reruns: {machine}, commits {', '.join(of_machine)}."

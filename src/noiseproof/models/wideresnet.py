@@ -38,8 +38,8 @@ class WideBlock(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        out = self.dropout(self.conv1(self.bn1(x)))
-        out = self.conv2(self.bn2(out)) + self.shortcut(x)
+        inner = self.dropout(self.conv1(self.bn1(x)))
+        out: Tensor = self.conv2(self.bn2(inner)) + self.shortcut(x)
         return out
 
 

@@ -128,13 +128,13 @@ def decision_boundary(run: RunFolder) -> pd.DataFrame:
     """
     data = run.task.train
     points = data.x
-    in_plane = isinstance(points, Tensor) and points.dim() == 2 and points.shape[1] == 2
-    if not in_plane or run.num_classes != 2:
+    is_plane = isinstance(points, Tensor) and points.shape[1:] == (2,)
+    if not is_plane or run.num_classes != 2:
         raise ValueError(
             f"Expected two classes of points in the plane, got {run.num_classes} classes of"
             f" {run.dataset}."
         )
-    x = np.asarray(points.cpu(), dtype=np.float64)
+    x = torch.as_tensor(points).cpu().double().numpy()
     grid = _grid_around(x)
     p = predict_log_probs(run.result().run, torch.as_tensor(grid).float()).exp().cpu().numpy()
     background = pd.DataFrame(
