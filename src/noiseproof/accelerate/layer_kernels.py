@@ -153,6 +153,8 @@ def _product(
     """
     seat = tl.program_id(2).to(tl.int64)
     n = tl.program_id(1) * BN + tl.arange(0, BN)
+    GH = OH
+    GW = OW
     if BACK:
         classes: tl.constexpr = STRIDE * STRIDE
         top = tl.program_id(0) % classes // STRIDE
@@ -162,15 +164,17 @@ def _product(
         GW = tl.cdiv(OW, STRIDE)
     else:
         m = tl.program_id(0) * BM + tl.arange(0, BM)
-        GH = OH
-        GW = OW
     image, pixel = _divide(m, GH * GW)
     i, j = _divide(pixel, GW)
     if BACK:
         i = i * STRIDE + top
         j = j * STRIDE + left
+    # the first taps that reach these pixels, and the numbers of taps
+    r = 0
+    q = 0
+    U = KH
+    V = KW
     if BACK and STRIDE > 1:
-        # the first taps that reach these pixels
         r = (top + PAD) % STRIDE
         q = (left + PAD) % STRIDE
         U = tl.cdiv(KH - r, STRIDE)
@@ -178,17 +182,9 @@ def _product(
         h = (i + PAD - r) // STRIDE - U + 1
         w = (j + PAD - q) // STRIDE - V + 1
     elif BACK:
-        r = 0
-        q = 0
-        U = KH
-        V = KW
         h = i + PAD - (KH - 1)
         w = j + PAD - (KW - 1)
     else:
-        r = 0
-        q = 0
-        U = KH
-        V = KW
         h = i * STRIDE - PAD
         w = j * STRIDE - PAD
     valid = (image < B) & (i < OH) & (j < OW)
