@@ -89,6 +89,24 @@ def _pow2(n: int, low: int, high: int) -> int:
 
 
 @_kernel
+def _read(x, mask):
+    """Numbers in float32, zero outside of ``mask``."""
+    return tl.load(x, mask=mask, other=0.0).to(tl.float32)
+
+
+@_kernel
+def _within(m, rows, n, columns):
+    """Where a matrix has rows m and columns n."""
+    return (m < rows)[:, None] & (n < columns)[None, :]
+
+
+@_kernel
+def _places(m, columns, n):
+    """Places of rows m and columns n in the memory of a matrix."""
+    return (m * columns)[:, None] + n[None, :]
+
+
+@_kernel
 def _divide(n, by):
     """Quotient and remainder of numbers that are not negative, in half the instructions."""
     n = tl.cast(n, tl.uint32)
@@ -204,7 +222,7 @@ def _product(
             at = (c * (KH * KW * N) + tap * N)[:, None] + n[None, :]
         else:
             at = k[:, None] + (n * (KH * KW * C))[None, :]
-        part = tl.load(weight + at, mask=(k < U * V * C)[:, None] & (n < N)[None, :], other=0.0)
+        part = tl.load(weight + at, mask=_within(k, U * V * C, n, N), other=0.0)
         sums = tl.dot(patch, part, sums, input_precision=PRECISION)
     if BIAS:
         sums += tl.load(bias + seat * N + n, mask=n < N, other=0.0)[None, :]
@@ -262,19 +280,17 @@ def _weight_gradient(
             h = tl.where(m < rows, h * STRIDE - PAD, -KH - BK)
             w = w * STRIDE - PAD
             patch = _gather(x, image, h, w, u, side, IH, IW, C)
-            at = (m * N)[:, None] + n[None, :]
-            g = tl.load(grad + at, mask=(m < rows)[:, None] & (n < N)[None, :], other=0.0)
+            at = _places(m, N, n)
+            g = tl.load(grad + at, mask=_within(m, rows, n, N), other=0.0)
             sums = tl.dot(tl.trans(patch), g, sums, input_precision=PRECISION)
         at = (seat * N + n)[None, :] * K + k[:, None]
-        tl.store(out + at, sums, mask=(k < K)[:, None] & (n < N)[None, :])
+        tl.store(out + at, sums, mask=_within(k, K, n, N))
     else:
         total = tl.zeros((BM, BN), tl.float32)
         for start in range(first, min(first + SHARE, rows), BM):
             m = start + tl.arange(0, BM)
-            at = (m * N)[:, None] + n[None, :]
-            total += tl.load(grad + at, mask=(m < rows)[:, None] & (n < N)[None, :], other=0.0).to(
-                tl.float32
-            )
+            at = _places(m, N, n)
+            total += _read(grad + at, _within(m, rows, n, N))
         tl.store(out + seats * N * K + seat * N + n, tl.sum(total, 0), mask=n < N)
 
 
@@ -286,7 +302,7 @@ def _add_up(parts, out, count, size, BP: constexpr, BLOCK: constexpr):
     for start in range(0, count, BP):
         p = start + tl.arange(0, BP)
         at = p.to(tl.int64)[:, None] * size + i[None, :]
-        sums += tl.load(parts + at, mask=(p < count)[:, None] & (i < size)[None, :], other=0.0)
+        sums += _read(parts + at, _within(p, count, i, size))
     tl.store(out + i, tl.sum(sums, 0), mask=i < size)
 
 
@@ -639,15 +655,15 @@ def _moments(x, out, rows, C: constexpr, SHARE: constexpr, BM: constexpr, BC: co
     first = tl.program_id(0) * SHARE
     c = tl.program_id(1) * BC + tl.arange(0, BC)
     x += seat * rows * C
-    origin = tl.load(x + first * C + c, mask=c < C, other=0.0).to(tl.float32)[None, :]
+    origin = _read(x + first * C + c, c < C)[None, :]
     sums = tl.zeros((BM, BC), tl.float32)
     squares = tl.zeros((BM, BC), tl.float32)
     # not a loop: a warp waits once for all that it reads
     for start in tl.static_range(0, SHARE, BM):
         m = first + start + tl.arange(0, BM)
-        valid = (m < rows)[:, None] & (c < C)[None, :]
-        at = (m * C)[:, None] + c[None, :]
-        value = tl.load(x + at, mask=valid, other=0.0).to(tl.float32)
+        valid = _within(m, rows, c, C)
+        at = _places(m, C, c)
+        value = _read(x + at, valid)
         value = tl.where(valid, value - origin, 0.0)
         sums += value
         squares += value * value
@@ -679,26 +695,26 @@ def _statistics(
     seat = tl.program_id(1)
     c = tl.program_id(0) * BC + tl.arange(0, BC)
     parts += seat * count * 2 * C
-    origin = tl.load(parts + c, mask=c < C, other=0.0)[None, :]
+    origin = _read(parts + c, c < C)[None, :]
     sums = tl.zeros((BP, BC), tl.float32)
     squares = tl.zeros((BP, BC), tl.float32)
     for start in range(0, count, BP):
         p = start + tl.arange(0, BP)
-        valid = (p < count)[:, None] & (c < C)[None, :]
+        valid = _within(p, count, c, C)
         share = tl.minimum(rows - p * SHARE, SHARE).to(tl.float32)[:, None]
         at = parts + (p * 2 * C)[:, None] + c[None, :]
-        away = tl.where(valid, tl.load(at, mask=valid, other=0.0) - origin, 0.0)
+        away = tl.where(valid, _read(at, valid) - origin, 0.0)
         sums += share * away
-        squares += tl.load(at + C, mask=valid, other=0.0) + share * away * away
+        squares += _read(at + C, valid) + share * away * away
     total = tl.sum(sums, 0)
     mean = tl.sum(origin, 0) + total / rows
     deviations = tl.maximum(tl.sum(squares, 0) - total * total / rows, 0.0)
     at = seat * C + c
     tl.store(out + at, mean, mask=c < C)
     tl.store(out + tl.num_programs(1) * C + at, 1.0 / tl.sqrt(deviations / rows + eps), mask=c < C)
-    old = tl.load(running_mean + at, mask=c < C, other=0.0)
+    old = _read(running_mean + at, c < C)
     tl.store(running_mean + at, (1 - momentum) * old + momentum * mean, mask=c < C)
-    old = tl.load(running_var + at, mask=c < C, other=0.0)
+    old = _read(running_var + at, c < C)
     tl.store(
         running_var + at, (1 - momentum) * old + momentum * (deviations / (rows - 1)), mask=c < C
     )
@@ -731,27 +747,25 @@ def _affine(
     seat = (tl.num_programs(2) - 1 - tl.program_id(2)).to(tl.int64)
     m = (tl.num_programs(0) - 1 - tl.program_id(0)) * BM + tl.arange(0, BM)
     c = tl.program_id(1) * BC + tl.arange(0, BC)
-    valid = (m < rows)[:, None] & (c < C)[None, :]
-    at = (m * C)[:, None] + c[None, :]
+    valid = _within(m, rows, c, C)
+    at = _places(m, C, c)
     per = seat * C + c
     size = tl.num_programs(2) * C
-    value = tl.load(x + seat * rows * C + at, mask=valid, other=0.0).to(tl.float32)
-    scale = tl.load(moments + size + per, mask=c < C, other=0.0)[None, :]
-    value = (value - tl.load(moments + per, mask=c < C, other=0.0)[None, :]) * scale
-    slope = tl.load(weight + per, mask=c < C, other=0.0)[None, :]
-    y = value * slope + tl.load(bias + per, mask=c < C, other=0.0)[None, :]
+    value = _read(x + seat * rows * C + at, valid)
+    scale = _read(moments + size + per, c < C)[None, :]
+    value = (value - _read(moments + per, c < C)[None, :]) * scale
+    slope = _read(weight + per, c < C)[None, :]
+    y = value * slope + _read(bias + per, c < C)[None, :]
     if BACK:
-        g = tl.load(grad + seat * rows * C + at, mask=valid, other=0.0).to(tl.float32)
+        g = _read(grad + seat * rows * C + at, valid)
         if RELU:
             g = tl.where(y <= 0, 0.0, g)  # so that NaN is not hidden
-        to_bias = tl.load(sums + per, mask=c < C, other=0.0)[None, :] / rows
-        y = (
-            g
-            - to_bias
-            - value * (tl.load(sums + size + per, mask=c < C, other=0.0)[None, :] / rows)
-        ) * (slope * scale)
+        to_bias = _read(sums + per, c < C)[None, :] / rows
+        y = (g - to_bias - value * (_read(sums + size + per, c < C)[None, :] / rows)) * (
+            slope * scale
+        )
     if SHORTCUT:
-        y += tl.load(shortcut + seat * rows * C + at, mask=valid, other=0.0).to(tl.float32)
+        y += _read(shortcut + seat * rows * C + at, valid)
     if RELU and not BACK:
         y = tl.maximum(y, 0.0, propagate_nan=tl.PropagateNan.ALL)
     tl.store(out + seat * rows * C + at, y.to(out.dtype.element_ty), mask=valid)
@@ -782,10 +796,10 @@ def _gradient_sums(
     c = tl.program_id(1) * BC + tl.arange(0, BC)
     per = seat * C + c
     size = seats * C
-    mean = tl.load(moments + per, mask=c < C, other=0.0)[None, :]
-    scale = tl.load(moments + size + per, mask=c < C, other=0.0)[None, :]
-    slope = tl.load(weight + per, mask=c < C, other=0.0)[None, :]
-    offset = tl.load(bias + per, mask=c < C, other=0.0)[None, :]
+    mean = _read(moments + per, c < C)[None, :]
+    scale = _read(moments + size + per, c < C)[None, :]
+    slope = _read(weight + per, c < C)[None, :]
+    offset = _read(bias + per, c < C)[None, :]
     x += seat * rows * C
     shortcut += seat * rows * C
     grad += seat * rows * C
@@ -795,14 +809,14 @@ def _gradient_sums(
     # not a loop: a warp waits once for all that it reads
     for start in tl.static_range(0, SHARE, BM):
         m = first + start + tl.arange(0, BM)
-        valid = (m < rows)[:, None] & (c < C)[None, :]
-        at = (m * C)[:, None] + c[None, :]
-        value = (tl.load(x + at, mask=valid, other=0.0).to(tl.float32) - mean) * scale
-        g = tl.load(grad + at, mask=valid, other=0.0).to(tl.float32)
+        valid = _within(m, rows, c, C)
+        at = _places(m, C, c)
+        value = (_read(x + at, valid) - mean) * scale
+        g = _read(grad + at, valid)
         if RELU:
             y = value * slope + offset
             if SHORTCUT:
-                y += tl.load(shortcut + at, mask=valid, other=0.0).to(tl.float32)
+                y += _read(shortcut + at, valid)
             g = tl.where(y <= 0, 0.0, g)
         if SHORTCUT:
             tl.store(stored + at, g.to(stored.dtype.element_ty), mask=valid)
@@ -870,116 +884,96 @@ def _measure(
     return out
 
 
-def _normalise(
-    x: Tensor, weight: Tensor, bias: Tensor, moments: Tensor, shortcut: Tensor | None, relu: bool
-) -> Tensor:
-    inner = _rows(x)
-    seats, c = weight.shape
-    rows = x.numel() // (seats * c)
-    bm, bc = _blocks(c, 8)
-    out = torch.empty_like(inner)
-    _affine[triton.cdiv(rows, bm), triton.cdiv(c, bc), seats](
-        inner,
-        inner if shortcut is None else _rows(shortcut),
-        inner,
-        out,
-        weight,
-        bias,
-        moments,
-        moments,
-        rows,
-        C=c,
-        RELU=relu,
-        SHORTCUT=shortcut is not None,
-        BACK=False,
-        BM=bm,
-        BC=bc,
-        num_warps=8,
-    )
-    return _outer(out, x)
-
-
-def _normalise_backward(
-    grad: Tensor,
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    moments: Tensor,
-    shortcut: Tensor | None,
-    relu: bool,
-) -> tuple[Tensor, Tensor | None, Tensor]:
-    """The gradients of x, of the shortcut if there is one, and of biases and weights, (2, S, C)."""
-    inner = _rows(x)
-    grad = _rows(grad)
-    seats, c = weight.shape
-    rows = x.numel() // (seats * c)
-    bm, bc = _blocks(c, 1)
-    out = torch.empty_like(inner)
-    stored = None if shortcut is None else torch.empty_like(inner)
-    share = (8 if shortcut is None else 4) * bm
-    count = triton.cdiv(rows, share)
-    blocks = triton.cdiv(c, bc)
-    parts = torch.empty(count, 2, seats, c, dtype=torch.float32, device=x.device)
-    _gradient_sums[count, blocks, seats](
-        inner,
-        inner if shortcut is None else _rows(shortcut),
-        grad,
-        parts,
-        out if stored is None else stored,
-        weight,
-        bias,
-        moments,
-        seats,
-        rows,
-        C=c,
-        RELU=relu,
-        SHORTCUT=shortcut is not None,
-        SHARE=share,
-        BM=bm,
-        BC=bc,
-        num_warps=1,
-    )
-    sums = _summed(parts)
-    bm, _ = _blocks(c, 4)
-    if stored is not None:
-        # it has gone through ReLU
-        grad = stored
-        relu = False
-    _affine[triton.cdiv(rows, bm), blocks, seats](
-        inner,
-        inner,
-        grad,
-        out,
-        weight,
-        bias,
-        moments,
-        sums,
-        rows,
-        C=c,
-        RELU=relu,
-        SHORTCUT=False,
-        BACK=True,
-        BM=bm,
-        BC=bc,
-        num_warps=4,
-    )
-    return _outer(out, x), None if stored is None else _outer(stored, x), sums
-
-
 class _Norm(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, weight, bias, moments, shortcut, relu):
         ctx.save_for_backward(x, weight, bias, moments, shortcut)
         ctx.relu = relu
-        return _normalise(x, weight, bias, moments, shortcut, relu)
+        inner = _rows(x)
+        seats, c = weight.shape
+        rows = x.numel() // (seats * c)
+        bm, bc = _blocks(c, 8)
+        out = torch.empty_like(inner)
+        _affine[triton.cdiv(rows, bm), triton.cdiv(c, bc), seats](
+            inner,
+            inner if shortcut is None else _rows(shortcut),
+            inner,
+            out,
+            weight,
+            bias,
+            moments,
+            moments,
+            rows,
+            C=c,
+            RELU=relu,
+            SHORTCUT=shortcut is not None,
+            BACK=False,
+            BM=bm,
+            BC=bc,
+            num_warps=8,
+        )
+        return _outer(out, x)
 
     @staticmethod
     @once_differentiable
     def backward(ctx, grad):
         x, weight, bias, moments, shortcut = ctx.saved_tensors
-        values = x, weight, bias, moments, shortcut, ctx.relu
-        to_x, to_shortcut, (to_bias, to_weight) = _normalise_backward(grad, *values)
-        return to_x, to_weight, to_bias, None, to_shortcut, None
+        inner = _rows(x)
+        grad = _rows(grad)
+        relu = ctx.relu
+        seats, c = weight.shape
+        rows = x.numel() // (seats * c)
+        bm, bc = _blocks(c, 1)
+        share = (8 if shortcut is None else 4) * bm
+        count = triton.cdiv(rows, share)
+        blocks = triton.cdiv(c, bc)
+        parts = torch.empty(count, 2, seats, c, dtype=torch.float32, device=x.device)
+        out = torch.empty_like(inner)
+        stored = None if shortcut is None else torch.empty_like(inner)
+        _gradient_sums[count, blocks, seats](
+            inner,
+            inner if shortcut is None else _rows(shortcut),
+            grad,
+            parts,
+            out if stored is None else stored,
+            weight,
+            bias,
+            moments,
+            seats,
+            rows,
+            C=c,
+            RELU=relu,
+            SHORTCUT=shortcut is not None,
+            SHARE=share,
+            BM=bm,
+            BC=bc,
+            num_warps=1,
+        )
+        sums = _summed(parts)
+        bm, _ = _blocks(c, 4)
+        if stored is not None:  # it has gone through ReLU
+            grad = stored
+            relu = False
+        _affine[triton.cdiv(rows, bm), blocks, seats](
+            inner,
+            inner,
+            grad,
+            out,
+            weight,
+            bias,
+            moments,
+            sums,
+            rows,
+            C=c,
+            RELU=relu,
+            SHORTCUT=False,
+            BACK=True,
+            BM=bm,
+            BC=bc,
+            num_warps=4,
+        )
+        to_shortcut = None if stored is None else _outer(stored, x)
+        return _outer(out, x), sums[1], sums[0], None, to_shortcut, None
 
 
 def affine(
@@ -1055,9 +1049,9 @@ def _as(shortcut: Tensor | None, x: Tensor) -> Tensor | None:
 @_kernel
 def _descend(weight, momentum, g, at, valid, rate, factor, decay, NESTEROV: constexpr):
     """m ← factor·m + g + decay·w, w ← w − rate·m, or with Nesterov's m; the new w."""
-    w = tl.load(weight + at, mask=valid, other=0.0)
+    w = _read(weight + at, valid)
     g += decay * w
-    m = factor * tl.load(momentum + at, mask=valid, other=0.0) + g
+    m = factor * _read(momentum + at, valid) + g
     w -= rate * (g + factor * m if NESTEROV else m)
     tl.store(momentum + at, m, mask=valid)
     tl.store(weight + at, w, mask=valid)
@@ -1080,7 +1074,7 @@ def _sgd(
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     at = seat.to(tl.int64) * n + i
     valid = i < n
-    g = tl.load(grad + at, mask=valid, other=0.0)
+    g = _read(grad + at, valid)
     _descend(
         weight, momentum, g, at, valid, tl.load(rates + seat), factor, decay, NESTEROV=NESTEROV
     )
@@ -1147,15 +1141,11 @@ def _linear_sgd(
     sums = tl.zeros((BN, BK), tl.float32)
     for start in range(0, B, BM):
         m = start + tl.arange(0, BM)
-        g = tl.load(
-            grad + m[:, None] * N + n[None, :], mask=(m < B)[:, None] & (n < N)[None, :], other=0.0
-        )
-        v = tl.load(
-            x + m[:, None] * K + k[None, :], mask=(m < B)[:, None] & (k < K)[None, :], other=0.0
-        )
+        g = tl.load(grad + m[:, None] * N + n[None, :], mask=_within(m, B, n, N), other=0.0)
+        v = tl.load(x + m[:, None] * K + k[None, :], mask=_within(m, B, k, K), other=0.0)
         sums = tl.dot(tl.trans(g), v, sums)
     at = seat * (N * K) + n[:, None] * K + k[None, :]
-    valid = (n < N)[:, None] & (k < K)[None, :]
+    valid = _within(n, N, k, K)
     w = _descend(weight, momentum, sums, at, valid, rate, factor, decay, NESTEROV=NESTEROV)
     tl.store(rounded + at, w.to(rounded.dtype.element_ty), mask=valid)
     if BIAS:  # noqa: SIM102 - the compiler knows this, but not the other
@@ -1163,10 +1153,8 @@ def _linear_sgd(
             total = tl.zeros((BM, BN), tl.float32)
             for start in range(0, B, BM):
                 m = start + tl.arange(0, BM)
-                hit = (m < B)[:, None] & (n < N)[None, :]
-                total += tl.load(grad + m[:, None] * N + n[None, :], mask=hit, other=0.0).to(
-                    tl.float32
-                )
+                hit = _within(m, B, n, N)
+                total += _read(grad + m[:, None] * N + n[None, :], hit)
             _descend(
                 bias,
                 bias_momentum,

@@ -30,6 +30,18 @@ _kernel: Callable[[Callable[..., Any]], Any] = partial(
 
 
 @_kernel
+def _read(x, mask):
+    """Numbers in float32, zero outside of ``mask``."""
+    return tl.load(x, mask=mask, other=0.0).to(tl.float32)
+
+
+@_kernel
+def _within(m, rows, n, columns):
+    """Where a matrix has rows m and columns n."""
+    return (m < rows)[:, None] & (n < columns)[None, :]
+
+
+@_kernel
 def _place(rows, BR: constexpr):
     """The share of the samples and the rows of this program."""
     blocks = tl.cdiv(rows, BR)
@@ -40,7 +52,7 @@ def _place(rows, BR: constexpr):
 def _weights(values, b, k, rows, K: constexpr):
     """Numbers of rows b and classes k, of (K, B): (k, b), zero past the last."""
     at = k[:, None] * rows + b[None, :]
-    return tl.load(values + at, mask=(k < K)[:, None] & (b < rows)[None, :], other=0.0)
+    return _read(values + at, _within(k, K, b, rows))
 
 
 @_kernel
@@ -77,15 +89,11 @@ def _log_softmax(
     """log softmax of ``mean`` + Vε_R/τ + ``scale``·ε_K for sample s, (k, b), and ε_K; −∞ past the
     last class.
     """
-    valid = (k < K)[:, None] & (b < rows)[None, :]
-    noise = tl.load(
-        _noise(each, k[:, None], s, b[None, :], rows, samples, SHARED=SHARED), mask=valid, other=0.0
-    )
+    valid = _within(k, K, b, rows)
+    noise = _read(_noise(each, k[:, None], s, b[None, :], rows, samples, SHARED=SHARED), valid)
     logits = noise * scale + mean
     for r in tl.static_range(RANK):
-        drawn = tl.load(
-            _noise(across, r, s, b, rows, samples, SHARED=SHARED), mask=b < rows, other=0.0
-        )
+        drawn = _read(_noise(across, r, s, b, rows, samples, SHARED=SHARED), b < rows)
         logits += _weights(factors + r * K * rows, b, k, rows, K=K) * (drawn / tau)[None, :]
     logits -= tl.max(logits, 0)[None, :]
     return logits - tl.log(tl.sum(tl.exp(logits), 0))[None, :], noise
@@ -138,7 +146,7 @@ def _average(
         total = tl.where(higher, total * away + 1, total + away)
         top = tl.where(higher, log_p, top)
     at = (share * K + k)[:, None] * rows + b[None, :]
-    valid = (k < K)[:, None] & (b < rows)[None, :]
+    valid = _within(k, K, b, rows)
     tl.store(tops + at, top, mask=valid)
     tl.store(sums + at, total, mask=valid)
 
@@ -150,7 +158,7 @@ def _join(tops, sums, out, rows, shares, BS: constexpr, BC: constexpr):
     share = tl.arange(0, BS)
     highest = tl.full((BS, BC), LOWEST, tl.float32)
     for start in range(0, shares, BS):
-        valid = (start + share < shares)[:, None] & (c < rows)[None, :]
+        valid = _within(start + share, shares, c, rows)
         highest = tl.maximum(
             highest, tl.load(tops + (start + share)[:, None] * rows + c[None, :], valid, LOWEST)
         )
@@ -158,11 +166,9 @@ def _join(tops, sums, out, rows, shares, BS: constexpr, BC: constexpr):
     total = tl.zeros((BS, BC), tl.float64)
     for start in range(0, shares, BS):
         at = (start + share)[:, None] * rows + c[None, :]
-        valid = (start + share < shares)[:, None] & (c < rows)[None, :]
+        valid = _within(start + share, shares, c, rows)
         lower = tl.load(tops + at, mask=valid, other=LOWEST) - top[None, :]
-        total += tl.load(sums + at, mask=valid, other=0.0).to(tl.float64) * tl.exp(
-            lower.to(tl.float64)
-        )
+        total += _read(sums + at, valid).to(tl.float64) * tl.exp(lower.to(tl.float64))
     tl.store(out + c, top.to(tl.float64) + tl.log(tl.sum(total, 0)), mask=c < rows)
 
 
@@ -222,9 +228,9 @@ def _slopes(
         of_scale += slope * noise
         if RANK > 0:
             at = _noise(across, r[:, None], s, b[None, :], rows, samples, SHARED=SHARED)
-            drawn = tl.load(at, mask=(r < RANK)[:, None] & (b < rows)[None, :], other=0.0)
+            drawn = _read(at, _within(r, RANK, b, rows))
             of_factors += drawn[:, None, :] * slope[None, :, :]
-    valid = (k < K)[:, None] & (b < rows)[None, :]
+    valid = _within(k, K, b, rows)
     part = tl.cdiv(samples, SHARE) * K * rows
     at = (share * K + k)[:, None] * rows + b[None, :]
     tl.store(out + at, of_mean, mask=valid)
