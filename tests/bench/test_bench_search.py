@@ -31,7 +31,6 @@ from noiseproof.bench.search import (
     _suggest,
     expand,
     free_parts,
-    search,
     search_all,
 )
 from noiseproof.bench.tables import load_table
@@ -43,6 +42,10 @@ from noiseproof.train import Settings, get_method, prepare, train
 
 SHORT = Settings(model="mlp:hidden=[8]", epochs=2)
 GRID = Experiment("digits", "symmetric:rate=0.4", "gce:q=[0.1,0.9]", 3, SHORT, 0.1)
+
+
+def search(grid: Experiment, folder: Path, **options: Any) -> Any:
+    return search_all([grid], folder, **options)[0]
 
 
 def fails(*args: Any, **options: Any) -> Any:
@@ -543,10 +546,10 @@ def test_what_another_driver_gave_up_is_no_failure(tmp_path: Path) -> None:
 KILLED = """
 import sys, json
 from noiseproof.bench import Experiment
-from noiseproof.bench.search import search
+from noiseproof.bench.search import search_all
 import torch
 torch.set_num_threads(1)
-search(Experiment.from_dict(json.loads(sys.argv[1])), sys.argv[2], seeds=1, trials=3)
+search_all([Experiment.from_dict(json.loads(sys.argv[1]))], sys.argv[2], seeds=1, trials=3)
 """
 
 

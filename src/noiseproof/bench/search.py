@@ -192,13 +192,6 @@ def make_grids(
     return grids
 
 
-def search(grid: Experiment, results_dir: str | Path, **options: Any) -> SearchResult:
-    """Find the best point of the grid ``grid.method`` and train it with all seeds: ``search_all``
-    of one grid.
-    """
-    return search_all([grid], results_dir, **options)[0]
-
-
 def search_all(
     grids: Sequence[Experiment],
     results_dir: str | Path,

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pandas as pd
 import torch
@@ -223,43 +223,34 @@ def run_landscape(
     run: RunFolder,
     *,
     rows: int = 1000,
-    loss: Literal["ce", "own"] = "ce",
     seed: int = 0,
     accelerator: str = "cpu",
     **options: Any,
 ) -> Landscape:
-    """Return the landscape of a run's (first) model over given training labels: of cross entropy,
-    or of its ``own`` loss.
+    """Return the landscape of cross entropy of a run's (first) model over given training labels.
 
     ``rows`` training rows, not augmented, and the directions are drawn with ``seed``; ``options``
     go to :func:`landscape`.
     """
-    if loss not in ("ce", "own"):
-        raise ValueError(f"Expected `loss` to be ce or own, got {loss!r}.")
     result = run.result(accelerator)
     state = result.run
-    run_loss = result.run.loss
-    chosen = (
-        shuffled(state.num_rows, derive_generator(seed, 0))[: check_count("rows", rows, 1)]
-        .sort()
-        .values
-    )
+    loss = state.loss
+    count = check_count("rows", rows, 1)
+    chosen = shuffled(state.num_rows, derive_generator(seed, 0))[:count].sort().values
     x = state.fetch(run.inputs("train"), chosen, state.normalise)
     y = run.labels["given"][chosen]
 
     def criterion(out: Output, target: Tensor) -> Tensor:
         out = Output._make(v if v is None else v.to(state.dtype) for v in out)
-        return (
-            run_loss(out, target) if loss == "own" else cross_entropy(run_loss.scores(out), target)
-        )
+        return cross_entropy(loss.scores(out), target)
 
     generator = derive_generator(seed, 1)
     # a loss that samples its scores uses the same samples at every point
-    with evaluating([run_loss]):
+    with evaluating([loss]):
         around = landscape(
             result.models[0], x, y, generator=generator, criterion=criterion, **options
         )
-    return replace(around, made_by={"seed": seed, "rows": len(chosen), "criterion": loss})
+    return replace(around, made_by={"seed": seed, "rows": len(chosen), "criterion": "ce"})
 
 
 # Landscapes in the folders of runs
