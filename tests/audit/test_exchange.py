@@ -561,8 +561,7 @@ def test_labels_that_are_numbers_stay_numbers(tmp_path: Path) -> None:
     content = tool.parse(tmp_path / "metadata.jsonl")
     assert content == lines
     new = [
-        json.loads(line)
-        for line in tool.relabelled(content, {0: ["1"]}, ()).decode().strip().split("\n")
+        json.loads(line) for line in tool.relabelled(content, {0: ["1"]}, ()).strip().split("\n")
     ]
     assert new == [lines[0] | {"label": 1}, lines[1]]
 
@@ -661,12 +660,13 @@ def test_a_new_class_is_among_the_labels_of_cvat(pictures: LabelReport) -> None:
 
 
 @pytest.mark.parametrize(("tool", "name"), [("cvat", "out.json"), ("label-studio", "out.xml")])
-def test_the_file_beside_does_not_replace_the_export(
+def test_the_set_up_does_not_replace_the_export(
     tool: str, name: str, pictures: LabelReport
 ) -> None:
-    with pytest.raises(ValueError, match=r"Expected a path that ends in \.(xml|json)"):
-        pictures.export(tool, name, force=True)
-    assert not Path(name).exists()
+    written = pictures.export(tool, name)
+    assert written.suffix != Path(name).suffix and written.is_file() and Path(name).is_file()
+    with pytest.raises(FileExistsError, match="Expected a new file, out"):
+        pictures.export(tool, name)
 
 
 def test_other_files_called_labels_json(pictures: LabelReport) -> None:

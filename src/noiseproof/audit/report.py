@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from noiseproof.audit.decisions import write_csv
 from noiseproof.audit.exchange import TOOLS
 from noiseproof.audit.exchange.base import exported_rows
 from noiseproof.audit.figures import FIGURES, as_html, as_text
 from noiseproof.audit.files import LOCK, check_folder
 from noiseproof.audit.renewal import renew_decisions
 from noiseproof.audit.result import AuditResult, write_audit
-from noiseproof.core.files import Lock
+from noiseproof.core.files import Lock, replacing
 from noiseproof.core.lazy import provided
 from noiseproof.data.sources import PathLike
 
@@ -40,14 +41,9 @@ class LabelReport(AuditResult):
         """
         import matplotlib.pyplot  # noqa: F401  # notebooks show figures once it is imported
 
-        from noiseproof.analysis import to_matplotlib
-
         if name not in FIGURES:
             raise ValueError(f"Expected a figure of {', '.join(FIGURES)}, got {name!r}.")
-        drawn = FIGURES[name](self)
-        canvas = to_matplotlib(drawn)
-        canvas.suptitle(drawn.title)
-        return canvas
+        return FIGURES[name](self)
 
     def review(self, folder: PathLike = "audit", **options: Any) -> Any:
         """Open the review page of this audit, in a notebook inline; see
@@ -81,8 +77,10 @@ class LabelReport(AuditResult):
             renewal = renew_decisions(target, self) if force else None
             written = write_audit(target, self, csv_safe=csv_safe)
             if renewal is not None:
-                renewal.finish()  # decisions by the numbers of rows in this audit come after it
-                tell(renewal.message)
+                message, path, decisions = renewal
+                if decisions:  # by the numbers of rows in this audit, so they come after it
+                    write_csv(decisions, path)
+                tell(message)
         finally:
             lock.release()
         return written
@@ -96,8 +94,18 @@ class LabelReport(AuditResult):
         The first three get issues alone by default, the others all rows. An existing file, or a
         folder that holds files, is refused, unless ``force``.
         """
-        chosen, target = TOOLS[tool](), Path(path)
+        chosen = TOOLS[tool]()
+        target = Path(path)
         chosen.check(self.data.source)
+        if chosen.listing:
+            check_folder(target, force=force)
         rows = list(exported_rows(self, chosen.takes_all_rows if all_rows is None else all_rows))
-        chosen.write(self, target, rows, force=force)
-        return target
+        files = chosen.files(self, target, rows)
+        for file in files:
+            if file.exists() and not force:
+                raise FileExistsError(f"Expected a new file, {file} exists. Choose another name.")
+        for file, text in files.items():
+            file.parent.mkdir(parents=True, exist_ok=True)
+            with replacing(file) as part:
+                part.write_text(text, encoding="utf-8")
+        return target if chosen.listing else next(iter(files))

@@ -21,9 +21,7 @@ from noiseproof.audit.exchange.base import (
     read_json,
     row_of,
     to_json,
-    write_new,
 )
-from noiseproof.audit.files import check_folder
 from noiseproof.data.labelsets import NONE
 
 if TYPE_CHECKING:
@@ -42,22 +40,23 @@ class Argilla(Tool):
     listing = "records.json"
     asks = True
 
-    def write(self, report: AuditResult, path: Path, rows: Sequence[Row], *, force: bool) -> None:
-        folder = check_folder(path, force=force)
+    def files(self, report: AuditResult, path: Path, rows: Sequence[Row]) -> dict[Path, str]:
         source = report.data.source
         what = "image" if source.is_pictures else "text"
         has_several = report.data.labels.are_sets
         records = [_record(source, row, what, has_several) for row in rows]
-        (folder / ".argilla").mkdir(parents=True, exist_ok=True)
         settings = _settings(what, report.data.labels.names, has_several)
         dataset = {
             "name": "noiseproof",
             "guidelines": settings["guidelines"],
             "allow_extra_metadata": True,
         }
-        for name, content in (("dataset", dataset), ("settings", settings)):
-            write_new(folder / ".argilla" / f"{name}.json", to_json(content), force=True)
-        write_new(folder / self.listing, to_json(records), force=True)
+        contents = {
+            ".argilla/dataset.json": dataset,
+            ".argilla/settings.json": settings,
+            self.listing: records,
+        }
+        return {path / name: to_json(content) for name, content in contents.items()}
 
     def parse(self, path: Path) -> Any:
         content = read_json(self.file(path))
@@ -92,14 +91,14 @@ class Argilla(Tool):
 
     def relabelled(
         self, content: Any, changes: Mapping[int, Labels], left_out: Collection[int]
-    ) -> bytes:
+    ) -> str:
         records = copy.deepcopy(content)
         question = _question(content)
         for at, labels in changes.items():
             for answer in _answers(records[at], question):
                 is_list = is_list_of(labels, answer["value"])
                 answer["value"] = list(labels) if is_list else labels[0]
-        return to_json([record for at, record in enumerate(records) if at not in left_out]).encode()
+        return to_json([record for at, record in enumerate(records) if at not in left_out])
 
 
 def _record(source: Any, row: Row, what: str, has_several: bool) -> dict[str, Any]:
@@ -113,7 +112,7 @@ def _record(source: Any, row: Row, what: str, has_several: bool) -> dict[str, An
         suggestion = {"value": list(scores), "score": list(scores.values())}
     return {
         "id": row.key,
-        "fields": {what: shown, "why": row.why},
+        "fields": {what: shown, "why": row.facts["why"]},
         "metadata": {name: value for name, value in row.facts.items() if name != "why"},
         "suggestions": {QUESTION: {**suggestion, "agent": "noiseproof"}},
         "responses": {},

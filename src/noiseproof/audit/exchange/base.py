@@ -9,9 +9,8 @@ import os
 import re
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
@@ -24,7 +23,6 @@ from noiseproof.audit.decisions import (
     read_standing,
 )
 from noiseproof.audit.files import Audit, read_audit
-from noiseproof.core.files import replacing
 from noiseproof.core.registry import Registry
 from noiseproof.data.labelsets import join_set, split_set
 from noiseproof.judge.labelissues import LabelSetIssues
@@ -47,11 +45,8 @@ class Row:
     id: str
     given: str
     suggested: str
-    predicted: str
     confidence: float  # that the suggestion is right
-    quality: float
-    why: str
-    flags: dict[str, bool]  # is_label_issue, is_outlier, …
+    facts: dict[str, Any]  # results of the audit by names that no tool uses itself
     labels: dict[str, float]  # the given label, or each of several, with P(it is right)
     suggested_labels: dict[str, float]  # the same of the suggestion
 
@@ -59,54 +54,33 @@ class Row:
     def key(self) -> str:
         return f"{KEY}{self.row}"
 
-    @property
-    def facts(self) -> dict[str, Any]:
-        """Return the results of the audit by names that no tool uses itself."""
-        return {
-            "row": self.row,
-            "source_id": self.id,
-            "given_label": self.given,
-            "suggested_label": self.suggested,
-            "predicted_label": self.predicted,
-            "label_quality": self.quality,
-            "why": self.why,
-            **self.flags,
-        }
-
 
 def exported_rows(report: AuditResult, all_rows: bool) -> Iterator[Row]:
     """Yield the rows of an audit from the worst label to the best; only issues, unless
     ``all_rows``.
     """
-    data = report.data
     issues = report.label_issues
+    flags = [issue.flag for issue in report.issues if issue.flag]
+    table = report.table().rename(columns={"id": "source_id"})
+    names = ["row", "source_id", "given_label", "suggested_label", "predicted_label"]
+    names += ["label_quality", "why", *flags]
     order = report.order
     if not all_rows:
-        order = order[issues.is_issue[order]]
-    for i, why in zip(order.tolist(), report.why(order).tolist(), strict=True):
-        given = data.classes[data.given[i]]
-        suggested = data.classes[issues.suggested[i]]
-        confidence = round(float(issues.suggested_confidence[i]), 6)
-        quality = round(float(issues.quality[i]), 6)
-        labels = {given: quality}
+        is_issue = issues.is_issue[order]
+        order = order[is_issue]
+        table = table[is_issue]
+    for i, record in zip(order.tolist(), table.to_dict("records"), strict=True):
+        given = record["given_label"]
+        suggested = record["suggested_label"]
+        confidence = record["suggested_confidence"]
+        labels = {given: record["label_quality"]}
         better = {suggested: confidence}
         if isinstance(issues, LabelSetIssues):
             labels = _answered(issues.names, issues.answers[i], issues.label_quality[i])
             better = _answered(issues.names, issues.suggested_answers[i], issues.label_probs[i])
-        flags = {issue.flag: bool(issue.mask[i]) for issue in report.issues if issue.flag}
-        yield Row(
-            row=int(data.row[i]),
-            id=str(data.names[i]),
-            given=given,
-            suggested=suggested,
-            predicted=data.classes[issues.predicted[i]],
-            confidence=confidence,
-            quality=quality,
-            why=why,
-            flags=flags,
-            labels=labels,
-            suggested_labels=better,
-        )
+        id = record["source_id"] = str(record["source_id"])
+        facts = {name: record[name] for name in names}
+        yield Row(record["row"], id, given, suggested, confidence, facts, labels, better)
 
 
 def _answered(names: Sequence[str], answers: Any, numbers: Any) -> dict[str, float]:
@@ -185,8 +159,8 @@ class Tool(ABC):
         return path / self.listing if self.listing and path.is_dir() else path
 
     @abstractmethod
-    def write(self, report: AuditResult, path: Path, rows: Sequence[Row], *, force: bool) -> None:
-        """Write ``rows`` for the tool."""
+    def files(self, report: AuditResult, path: Path, rows: Sequence[Row]) -> dict[Path, str]:
+        """Return the files to write for ``rows``; pictures are linked below ``path``."""
 
     @abstractmethod
     def parse(self, path: Path) -> Any:
@@ -205,7 +179,7 @@ class Tool(ABC):
     @abstractmethod
     def relabelled(
         self, content: Any, changes: Mapping[int, Labels], left_out: Collection[int]
-    ) -> bytes:
+    ) -> str:
         """Return the content with other labels, by position, and without the positions
         ``left_out``.
         """
@@ -263,14 +237,6 @@ def row_of(key: Any) -> int | None:
     return int(match[1]) if match else None
 
 
-def write_new(path: Path, text: str, force: bool) -> None:
-    """Write a file; an existing one is refused, unless ``force``."""
-    if path.exists() and not force:
-        raise FileExistsError(f"Expected a new file, {path} exists. Choose another name.")
-    with replacing(path) as part:
-        part.write_text(text, encoding="utf-8")
-
-
 def to_json(content: Any) -> str:
     return json.dumps(content, ensure_ascii=False, indent=1) + "\n"
 
@@ -279,39 +245,9 @@ def read_json(path: Path) -> Any:
     """Return the content of a JSON file, None of any other file."""
     try:
         is_json = path.suffix.lower() == ".json" and path.is_file()
-        return read_once(path, _from_json) if is_json else None
+        return json.loads(path.read_text("utf-8-sig")) if is_json else None
     except (ValueError, RecursionError) as error:
         raise ValueError(f"Expected JSON in {path}, got {error}.") from error
-
-
-def _from_json(path: Path) -> Any:
-    return json.loads(path.read_text("utf-8-sig"))
-
-
-def read_once(path: Path, read: Callable[[Path], Any]) -> Any:
-    """Return what ``read`` makes of a file, which every tool looks at; the last one is kept."""
-    stamp = path.stat()
-    return _read_once(path.absolute(), read, stamp.st_mtime_ns, stamp.st_size)
-
-
-@lru_cache(maxsize=1)
-def _read_once(path: Path, read: Callable[[Path], Any], changed: int, size: int) -> Any:
-    return read(path)
-
-
-def write_both(
-    path: Path, content: str, ending: str, other: str, *, other_ending: str, force: bool
-) -> None:
-    """Write a file, and ``other`` to the one with ``other_ending``; refuse a path that would be the
-    same for both.
-    """
-    if path.suffix.lower() == other_ending:
-        raise ValueError(
-            f"Expected a path that ends in {ending}, as {other_ending} is for the set-up, got"
-            f" {path}."
-        )
-    write_new(path, content, force)
-    write_new(path.with_suffix(other_ending), other, force)
 
 
 def remove_links(folder: Path) -> None:
@@ -363,7 +299,7 @@ def read_decided_in(folder: str | Path, decisions: str | Path | None) -> Standin
     tool, content = found
     audit = read_audit(folder)
     items = list(tool.items(content, path))
-    if not audit.config.get("multi_label"):
+    if not audit.multi_label:
         items = [item.alone() for item in items]
     if problem := next((item.problem for item in items if item.problem), ""):
         raise BadDecisions(
@@ -399,7 +335,7 @@ def _decisions(
             if item.reviewer and item.at not in answered:
                 yield Decision(row, id, given, "skip", "", item.reviewer)
             continue
-        label = _spelled(item.labels, given, suggested, audit.config.get("multi_label"))
+        label = _spelled(item.labels, given, suggested, audit.multi_label)
         if label != given or is_explicit:
             # if both are the same, it was kept
             choices: dict[str, Choice] = {suggested: "accept", given: "keep"}
@@ -407,7 +343,7 @@ def _decisions(
             yield Decision(row, id, given, choice, label, item.reviewer)
 
 
-def _spelled(labels: Labels, given: str, suggested: str, multi: Mapping[str, Any] | None) -> str:
+def _spelled(labels: Labels, given: str, suggested: str, multi: Mapping[str, Any]) -> str:
     """Return one label, or the word of several: the given or the suggested one where it means the
     same.
     """

@@ -17,7 +17,6 @@ from noiseproof.audit.exchange.base import (
     paired,
     read_json,
     to_json,
-    write_new,
 )
 from noiseproof.data.images import open_image
 
@@ -40,7 +39,7 @@ class Coco(Tool):
     takes_all_rows = True
     takes_texts = False
 
-    def write(self, report: AuditResult, path: Path, rows: Sequence[Row], *, force: bool) -> None:
+    def files(self, report: AuditResult, path: Path, rows: Sequence[Row]) -> dict[Path, str]:
         # 0 is the background in COCO
         number = {name: k for k, name in enumerate(report.data.labels.names, 1)}
         images: list[Any] = []
@@ -53,11 +52,8 @@ class Coco(Tool):
                 whole = _whole(len(annotations) + 1, image, number[name])
                 annotations.append({**whole, "attributes": row.facts})
         categories = [{"id": k, "name": name} for name, k in number.items()]
-        write_new(
-            path,
-            to_json({"images": images, "annotations": annotations, "categories": categories}),
-            force,
-        )
+        content = {"images": images, "annotations": annotations, "categories": categories}
+        return {path: to_json(content)}
 
     def parse(self, path: Path) -> Any:
         content = read_json(path)
@@ -94,7 +90,7 @@ class Coco(Tool):
 
     def relabelled(
         self, content: Any, changes: Mapping[int, Labels], left_out: Collection[int]
-    ) -> bytes:
+    ) -> str:
         categories = list(content["categories"])
         number = {category["name"]: category["id"] for category in categories}
         new_id = _new_ids(categories)
@@ -120,7 +116,7 @@ class Coco(Tool):
                 if not entries:
                     annotations.append(_whole(next(new_id), image, k))
         written = {"images": images, "annotations": annotations, "categories": categories}
-        return to_json({**content, **written}).encode()
+        return to_json({**content, **written})
 
 
 def picture_size(report: AuditResult, row: Row) -> tuple[int, int]:
@@ -140,8 +136,11 @@ def _whole(id: int | str, image: Mapping[str, Any], category: Any) -> dict[str, 
     """Return an annotation of a whole picture; without its size, one without a box."""
     width = image.get("width")
     height = image.get("height")
-    box = {} if not width or not height else {"bbox": [0, 0, width, height], "area": width * height}
-    return {"id": id, "image_id": image["id"], "category_id": category, **box, "iscrowd": 0}
+    whole = {"id": id, "image_id": image["id"], "category_id": category, "iscrowd": 0}
+    if width and height:
+        whole["bbox"] = [0, 0, width, height]
+        whole["area"] = width * height
+    return whole
 
 
 def _is_whole(annotation: Mapping[str, Any], image: Mapping[str, Any]) -> bool:

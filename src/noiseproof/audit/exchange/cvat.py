@@ -16,9 +16,7 @@ from noiseproof.audit.exchange.base import (
     Tool,
     find_file,
     paired,
-    read_once,
     to_json,
-    write_both,
 )
 from noiseproof.audit.exchange.coco import picture_size
 
@@ -36,7 +34,7 @@ class Cvat(Tool):
 
     takes_texts = False
 
-    def write(self, report: AuditResult, path: Path, rows: Sequence[Row], *, force: bool) -> None:
+    def files(self, report: AuditResult, path: Path, rows: Sequence[Row]) -> dict[Path, str]:
         usual = {"input_type": "text", "mutable": False, "values": [""], "default_value": ""}
         attributes = [{"name": name, **usual} for name in SHOWN]
         labels = [
@@ -54,13 +52,16 @@ class Cvat(Tool):
                 tag = ET.SubElement(image, "tag", {"label": label, "source": "manual"})
                 for name in SHOWN:
                     ET.SubElement(tag, "attribute", {"name": name}).text = str(row.facts[name])
-        write_both(path, _to_text(root), ".xml", to_json(labels), other_ending=".json", force=force)
+        return {
+            path.with_suffix(".xml"): _to_text(root),
+            path.with_suffix(".json"): to_json(labels),
+        }
 
     def parse(self, path: Path) -> Any:
         if path.suffix.lower() != ".xml":
             return None
         try:
-            root = read_once(path, _root)
+            root = ET.parse(path).getroot()
         except ET.ParseError as error:
             raise ValueError(f"Expected XML in {path}, got {error}.") from error
         return root if root.tag == "annotations" else None
@@ -73,7 +74,7 @@ class Cvat(Tool):
 
     def relabelled(
         self, content: Any, changes: Mapping[int, Labels], left_out: Collection[int]
-    ) -> bytes:
+    ) -> str:
         root = copy.deepcopy(content)
         for at, image in enumerate(list(root.iter("image"))):
             if at in left_out:
@@ -84,11 +85,7 @@ class Cvat(Tool):
             known = {label.findtext("name") for label in labels}
             new = (name for names in changes.values() for name in names if name not in known)
             _add_classes(labels, dict.fromkeys(new))
-        return _to_text(root).encode()
-
-
-def _root(path: Path) -> ET.Element:
-    return ET.parse(path).getroot()
+        return _to_text(root)
 
 
 def _set_tags(image: ET.Element, labels: Labels) -> None:

@@ -19,9 +19,7 @@ from noiseproof.audit.exchange.base import (
     remove_links,
     row_of,
     to_json,
-    write_new,
 )
-from noiseproof.audit.files import check_folder
 
 if TYPE_CHECKING:
     from noiseproof.audit.result import AuditResult
@@ -37,22 +35,18 @@ class FiftyOne(Tool):
     takes_all_rows = True
     takes_texts = False
 
-    def write(self, report: AuditResult, path: Path, rows: Sequence[Row], *, force: bool) -> None:
-        folder = check_folder(path, force=force)
-        remove_links(folder / "data")
+    def files(self, report: AuditResult, path: Path, rows: Sequence[Row]) -> dict[Path, str]:
+        remove_links(path / "data")
         labels: dict[str, Any] = {}
         for row in rows:
-            picture_link(report, row, folder / "data")
+            picture_link(report, row, path / "data")
             entries = [
                 {"label": name, "confidence": quality, "attributes": row.facts}
                 for name, quality in row.labels.items()
             ]
             labels[row.key] = entries if report.data.labels.are_sets else entries[0]
-        write_new(
-            folder / self.listing,
-            to_json({"classes": list(report.data.labels.names), "labels": labels}),
-            force=True,
-        )
+        content = {"classes": list(report.data.labels.names), "labels": labels}
+        return {path / self.listing: to_json(content)}
 
     def parse(self, path: Path) -> Any:
         # maybe some other file of that name
@@ -86,7 +80,7 @@ class FiftyOne(Tool):
 
     def relabelled(
         self, content: Any, changes: Mapping[int, Labels], left_out: Collection[int]
-    ) -> bytes:
+    ) -> str:
         known = content.get("classes")
         classes = list(known or ())
         classes += [n for n in _distinct(changes.values()) if n not in classes]
@@ -106,7 +100,7 @@ class FiftyOne(Tool):
         written = {**content, "labels": labels}
         if known:
             written["classes"] = classes
-        return to_json(written).encode()
+        return to_json(written)
 
 
 def _entries(entry: Any) -> list[Any]:

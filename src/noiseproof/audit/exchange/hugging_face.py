@@ -22,12 +22,9 @@ from noiseproof.audit.exchange.base import (
     Tool,
     is_list_of,
     picture_link,
-    read_once,
     remove_links,
     row_of,
-    write_new,
 )
-from noiseproof.audit.files import check_folder
 from noiseproof.data.labelsets import list_values, lists_as_sets, value_of
 
 if TYPE_CHECKING:
@@ -47,20 +44,18 @@ class ImageFolder(Tool):
     takes_all_rows = True
     takes_texts = False
 
-    def write(self, report: AuditResult, path: Path, rows: Sequence[Row], *, force: bool) -> None:
-        folder = check_folder(path, force=force)
-        remove_links(folder)
+    def files(self, report: AuditResult, path: Path, rows: Sequence[Row]) -> dict[Path, str]:
+        remove_links(path)
         has_several = report.data.labels.are_sets
         lines = [
             {
-                "file_name": picture_link(report, row, folder),
+                "file_name": picture_link(report, row, path),
                 "label": list(row.labels) if has_several else row.given,
                 **row.facts,
             }
             for row in rows
         ]
-        folder.mkdir(parents=True, exist_ok=True)
-        write_new(folder / self.listing, _to_lines(lines), force=True)
+        return {path / self.listing: _to_lines(lines)}
 
     def file(self, path: Path) -> Path:
         is_table = path.is_dir() and not (path / self.listing).exists() and (path / TABLE).is_file()
@@ -73,7 +68,8 @@ class ImageFolder(Tool):
         if file.suffix.lower() != ".jsonl" or not file.is_file():
             return None
         try:
-            lines = read_once(file, _from_lines)
+            text = file.read_text("utf-8")
+            lines = [json.loads(line) for line in text.split("\n") if line.strip()]
         except ValueError as error:
             raise ValueError(f"Expected JSON in every line of {file}, got {error}.") from error
         is_ours = all(isinstance(line, dict) and "file_name" in line for line in lines)
@@ -98,7 +94,7 @@ class ImageFolder(Tool):
 
     def relabelled(
         self, content: Any, changes: Mapping[int, Labels], left_out: Collection[int]
-    ) -> bytes:
+    ) -> str:
         values = list_values(map(_as_list, content))
         lines = []
         for at, line in enumerate(content):
@@ -111,7 +107,7 @@ class ImageFolder(Tool):
             lines.append(line)
         if isinstance(content, _Table):
             return _to_table(lines, content.header)
-        return _to_lines(lines).encode()
+        return _to_lines(lines)
 
 
 def _as_list(line: Mapping[str, Any]) -> list[Any]:
@@ -153,16 +149,12 @@ def _read_table(path: Path) -> _Table | None:
     return lines or None
 
 
-def _to_table(lines: Sequence[Mapping[str, Any]], header: Sequence[str]) -> bytes:
+def _to_table(lines: Sequence[Mapping[str, Any]], header: Sequence[str]) -> str:
     file = io.StringIO(newline="")
     writer = csv.DictWriter(file, header, lineterminator="\n")
     writer.writeheader()
     writer.writerows(lines)
-    return file.getvalue().encode()
-
-
-def _from_lines(file: Path) -> list[Any]:
-    return [json.loads(line) for line in file.read_text("utf-8").split("\n") if line.strip()]
+    return file.getvalue()
 
 
 def _to_lines(lines: Sequence[Mapping[str, Any]]) -> str:

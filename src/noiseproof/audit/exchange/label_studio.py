@@ -22,7 +22,6 @@ from noiseproof.audit.exchange.base import (
     only_question,
     read_json,
     to_json,
-    write_both,
 )
 
 if TYPE_CHECKING:
@@ -49,7 +48,7 @@ class LabelStudio(Tool):
 
     asks = True
 
-    def write(self, report: AuditResult, path: Path, rows: Sequence[Row], *, force: bool) -> None:
+    def files(self, report: AuditResult, path: Path, rows: Sequence[Row]) -> dict[Path, str]:
         source = report.data.source
         classes = report.data.labels.names
         if odd := [name for name in classes if NO_XML.search(name)]:
@@ -61,7 +60,7 @@ class LabelStudio(Tool):
         tasks = [_task(report, row, what) for row in rows]
         choice = "multiple" if report.data.labels.are_sets else "single"
         set_up = _set_up(what, classes, choice)
-        write_both(path, to_json(tasks), ".json", set_up, other_ending=".xml", force=force)
+        return {path.with_suffix(".json"): to_json(tasks), path.with_suffix(".xml"): set_up}
 
     def parse(self, path: Path) -> Any:
         content = read_json(path)
@@ -91,7 +90,7 @@ class LabelStudio(Tool):
 
     def relabelled(
         self, content: Any, changes: Mapping[int, Labels], left_out: Collection[int]
-    ) -> bytes:
+    ) -> str:
         tasks = copy.deepcopy(content)
         question = _question(content)
         for at, labels in changes.items():
@@ -104,7 +103,7 @@ class LabelStudio(Tool):
             task.pop(question, None)
             if labels:
                 task[question] = labels[0] if len(labels) == 1 else {"choices": list(labels)}
-        return to_json([task for at, task in enumerate(tasks) if at not in left_out]).encode()
+        return to_json([task for at, task in enumerate(tasks) if at not in left_out])
 
 
 def _task(report: AuditResult, row: Row, what: str) -> dict[str, Any]:
@@ -178,7 +177,8 @@ def _question(tasks: Sequence[Mapping[str, Any]]) -> str:
     flat = (task for task in tasks if isinstance(task, dict) and _data(task) is task)
     words = (name for task in flat for name, value in task.items() if _flat_labels(value))
     asked = (name for task in tasks for name in _asked(task))
-    names = [*(name for name in dict.fromkeys(words) if name not in OWN), *dict.fromkeys(asked)]
+    names = [name for name in dict.fromkeys(words) if name not in OWN]
+    names += dict.fromkeys(asked)
     return only_question(names, QUESTION, "the tasks of Label Studio")
 
 
@@ -225,7 +225,8 @@ def _address(source: Any, id: str) -> str:
     folder = Path(source.config["data"])
     if not folder.is_dir():
         folder = folder.resolve().parent
-    return FILES + quote(Path(os.path.relpath(source.file(id), folder.parent)).as_posix())
+    path = Path(os.path.relpath(source.file(id), folder.parent))
+    return FILES + quote(path.as_posix())
 
 
 def _file(address: Any, listing: Path) -> Path:

@@ -8,6 +8,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pandas as pd
+
 from noiseproof.audit.correction import Correction
 from noiseproof.audit.exchange import find_tool
 from noiseproof.audit.exchange.base import Item, Labels, Tool
@@ -24,8 +26,6 @@ from noiseproof.data.labelsets import join_set, spelled_lists, split_set
 from noiseproof.data.pictures import THUMBNAIL
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from noiseproof.data.tables import Frame
 
 
@@ -83,17 +83,18 @@ class Annotated(Source):
     @cached_property
     def item_ids(self) -> list[str]:
         ids = [item.id for item in self.items]
-        return ids if len({*ids}) == len(ids) else [str(i) for i in range(len(ids))]
+        if len({*ids}) < len(ids):
+            return [str(i) for i in range(len(ids))]
+        return ids
 
     def is_of(self, request: Request, kind: str) -> bool:
         """Whether the request is a tool's file whose items have a ``kind`` of input, text or
         file.
         """
         path = request.path
-        if path is None or not (path.is_dir() or path.suffix.lower() in (".json", ".xml")):
+        if request.tool is None:
             return False
-        if find_tool(path) is None:
-            return False
+        self.parsed = request.tool
         readable = [item for item in self.items if not item.problem]
         if 2 * len(readable) < len(self.items):
             problem = next(item.problem for item in self.items if item.problem)
@@ -113,21 +114,20 @@ class Annotated(Source):
     def default_out(self) -> Path:
         return Path(f"corrected{self.path.suffix if self.path.is_file() else ''}")
 
+    def _labels_of(self, word: str) -> Labels:
+        """Return the labels that a word spells, as the tool's file has them."""
+        if self.multi_label.get("kind") == "lists":
+            return split_set(word, self.multi_label["separator"])
+        if self.multi_label and word == NO_LABEL:
+            return [""]
+        return [word]
+
     def write(self, audit: Audit, correction: Correction, out: Path) -> None:
         """Write the tool's file with other labels; of a folder, a copy with that file."""
         root = self.locate(audit.folder)
         tool, content = self.parsed
-        are_lists = self.multi_label.get("kind") == "lists"
-        separator = self.multi_label.get("separator", "")
-        labels = {
-            row: (
-                split_set(word, separator)
-                if are_lists
-                else [word if word != NO_LABEL or not separator else ""]
-            )
-            for row, word in correction.labels.items()
-        }
-        written = tool.relabelled(content, labels, correction.left_out)
+        labels = {row: self._labels_of(word) for row, word in correction.labels.items()}
+        written = tool.relabelled(content, labels, correction.left_out).encode()
         if root.is_file():
             with replacing(out, overwrite=False) as part:
                 part.write_bytes(written)
@@ -166,8 +166,6 @@ class AnnotatedTexts(Annotated, TextSource):
 
     @cached_property
     def _table(self) -> pd.DataFrame:
-        import pandas as pd
-
         labels = [self.word(item.labels) or None for item in self.items]
         cells = {"id": self.item_ids, "text": [item.text for item in self.items], "label": labels}
         return pd.DataFrame(cells, dtype=object)
