@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,12 @@ import numpy as np
 import pandas as pd
 import pytest
 from handmade_audit import write_audit, write_film_audit
+from PIL import Image
 from sklearn.datasets import load_digits
 from sklearn.neighbors import NearestNeighbors
 
 from noiseproof.audit.files import read_audit
-from noiseproof.audit.pictures import find_layout, pixel_columns
+from noiseproof.audit.pictures import find_pixels, pixel_columns
 from noiseproof.audit.sources import open_rows
 from noiseproof.review.comparisons import (
     ColumnRanking,
@@ -157,56 +159,32 @@ def test_the_words_of_a_row_do_not_vouch_for_themselves() -> None:
 # --- pictures -------------------------------------------------------------------------------------
 
 
-def test_rows_of_numbers_that_are_pictures_are_found() -> None:
-    digits = load_digits().data
-    layout = find_layout(digits[:200])
-    assert layout is not None and (layout.shape, layout.low, layout.high) == ((8, 8), 0, 16)
-    np.testing.assert_array_equal(
-        layout.pixels(digits[0]), np.round(digits[0].reshape(8, 8) * 255 / 16)
-    )
-    random = np.random.default_rng(0)
-    series = random.normal(size=(200, 256)).cumsum(1)
-    for numbers in (
-        random.normal(size=(200, 64)),
-        digits[:200, random.permutation(64)],
-        series,
-        np.zeros((9, 64)),
-        digits[:200, :63],
-        np.where(digits[:200] == 16, np.nan, digits[:200]),
-    ):
-        assert find_layout(numbers) is None
-    assert find_layout(random.normal(size=(200, 64)), named=True) is not None
-
-
-def test_colours_lie_in_planes_or_in_pixels() -> None:
-    y, x = np.mgrid[:12, :12] / 12
-    random = np.random.default_rng(0)
-    pictures = np.stack(
-        [np.stack([a * x, b * y, c * x * y], 2) for a, b, c in random.random((50, 3))]
-    )
-    planes = find_layout(pictures.transpose(0, 3, 1, 2).reshape(50, -1))
-    pixels = find_layout(pictures.reshape(50, -1))
-    assert planes is not None and planes.shape == (3, 12, 12)
-    assert pixels is not None and pixels.shape == (12, 12, 3)
-    np.testing.assert_array_equal(
-        planes.pixels(pictures[3].transpose(2, 0, 1).ravel()), pixels.pixels(pictures[3].ravel())
-    )
-
-
-def test_pixel_columns_are_numbered_without_a_gap() -> None:
+def test_pixel_columns_are_called_so() -> None:
     assert pixel_columns(["y", *(f"pixel{i}" for i in range(64)), "id"]) == list(range(1, 65))
     assert pixel_columns([f"{i // 8 + 1}x{i % 8 + 1}" for i in range(64)]) == list(range(64))
     # by line, whatever the order
-    assert pixel_columns([f"p_{i % 8}_{i // 8}" for i in range(64)])[:3] == [0, 8, 16]
+    assert pixel_columns([f"{i % 8}x{i // 8}" for i in range(64)])[:3] == [0, 8, 16]
     for names in (
         [f"pixel{i}" for i in range(63)],
-        [f"pixel{i}" for i in range(5, 69)],
-        [f"pixel{2 * i}" for i in range(64)],
-        [f"{i // 4}x{i % 4}" for i in range(64)],
+        [f"{i // 4}x{i % 4}" for i in range(16)],
+        [f"p{i}" for i in range(64)],
         ["a", "b"],
         [],
     ):
         assert pixel_columns(names) == []
+
+
+def test_pixels_have_the_range_of_the_table() -> None:
+    digits = load_digits().data
+    names = [f"pixel{i}" for i in range(64)]
+    found = find_pixels(names, digits.astype(str))
+    assert found is not None and (found.low, found.high) == (0, 16)
+    picture = found.picture(digits[0].astype(str), 8)
+    assert picture is not None and picture[1] == "image/png"
+    drawn = np.asarray(Image.open(io.BytesIO(picture[0])).convert("L"))
+    np.testing.assert_array_equal(drawn, np.round(digits[0].reshape(8, 8) * 255 / 16))
+    assert found.picture(["?"] * 64, 8) is None
+    assert find_pixels(names, [["?"] * 64]) is None
 
 
 # --- the whole ------------------------------------------------------------------------------------
@@ -313,7 +291,7 @@ def test_digits_in_columns_and_in_arrays_are_pictures(tmp_path: Path) -> None:
     names = [str(k) for k in range(10)]
     frame = pd.DataFrame(digits.data[:300]).add_prefix("pixel").assign(digit=given)
     frame.to_csv(tmp_path / "digits.csv", index=False)
-    np.save(tmp_path / "x.npy", digits.data[:300])
+    np.save(tmp_path / "x.npy", digits.images[:300])
     np.save(tmp_path / "y.npy", digits.target[:300])
     table = write_audit(
         tmp_path / "table",
@@ -337,6 +315,7 @@ def test_digits_in_columns_and_in_arrays_are_pictures(tmp_path: Path) -> None:
         labels=str(tmp_path / "y.npy"),
         labels_key=None,
     )
+    full = int(np.argmax(digits.data.max(1) == 16))  # a row with the range of all
     pictures = []
     for folder in (table, arrays):
         context = prepared(folder)
@@ -346,7 +325,7 @@ def test_digits_in_columns_and_in_arrays_are_pictures(tmp_path: Path) -> None:
         assert shown["columns"] == [] and all(
             other["has_image"] for other in shown["groups"]["nearest_given"]
         )
-        pictures.append(context.rows.picture(3, "3", 640))
+        pictures.append(context.rows.picture(full, str(full), 640))
     assert pictures[0] == pictures[1] and pictures[0] is not None and pictures[0][1] == "image/png"
 
 

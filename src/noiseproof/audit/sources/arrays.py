@@ -5,7 +5,7 @@ source.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property, partial
@@ -20,10 +20,9 @@ from torch import Tensor
 
 from noiseproof.audit.copies import cell_table, corrected_labels, label_words, with_labels
 from noiseproof.audit.correction import Correction
-from noiseproof.audit.early import missing_file
 from noiseproof.audit.files import Audit, as_words, labels_digest
 from noiseproof.audit.memory import INPUTS, LABELS
-from noiseproof.audit.pictures import SAMPLE, Layout, encode_picture, find_layout
+from noiseproof.audit.pictures import encode_picture
 from noiseproof.audit.rows import Digests, digest_array, digest_words
 from noiseproof.audit.sources.annotations import voted_labels
 from noiseproof.audit.sources.base import (
@@ -36,9 +35,10 @@ from noiseproof.audit.sources.base import (
     note_features,
     picture_features,
 )
+from noiseproof.core.arrays import Array, Floats32, Ints, Mask
 from noiseproof.core.files import replacing
 from noiseproof.core.limits import LimitExceeded, check_members
-from noiseproof.core.messages import preview
+from noiseproof.core.messages import near_file, preview
 from noiseproof.core.tablefiles import table_kind
 from noiseproof.data.arrays import SparseAxes, check_features, is_sparse
 from noiseproof.data.given import encode_given
@@ -56,7 +56,7 @@ WIDEST = 1000  # columns of an array of which the page shows those that separate
 class LabelSource(Source):
     """Labels in an array, whose rows belong to other arrays by their place."""
 
-    def _with_labels(self, labels: NDArray[Any], classes: Sequence[str] | None) -> AuditData:
+    def _with_labels(self, labels: Array, classes: Sequence[str] | None) -> AuditData:
         labels = labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels
         self.words = as_words(labels)
         # an empty word is no label, and what is absent is not labelled
@@ -86,19 +86,16 @@ class LabelSource(Source):
 
     @property
     def labels_entry(self) -> str:
-        in_data = self.is_voted or (
-            not self.config.get("labels") and self.config.get("labels_key", "") is not None
-        )
-        return "data" if in_data else "labels"
+        are_apart = self.config.get("labels") or self.config.get("labels_key") is None
+        return "labels" if are_apart and not self.is_voted else "data"
 
-    def open_labels(self, path: Path) -> NDArray[Any]:
+    def open_labels(self, path: Path) -> Array:
         """Return the labels in a .npy file, or those among the arrays of a .npz file; no pickled
         objects.
         """
-        arrays = open_arrays(path, "labels")
-        return arrays[
-            self.config.get("labels_key") or next(name for name in ("", *LABELS) if name in arrays)
-        ]
+        key = self.config.get("labels_key")
+        arrays = open_arrays(path, "labels", LABELS if key is None else (key,))
+        return next(iter(arrays.values()))
 
     @cached_property
     def labels(self) -> list[str] | None:
@@ -127,12 +124,9 @@ class LabelSource(Source):
         """Write the labels alone, of the same type and shape; of a consensus, a table of the rows'
         numbers with it.
         """
-        wanted, what = (
-            (".csv", "consensus on rows of arrays")
-            if self.is_voted
-            else (".npy", "corrected labels")
-        )
+        wanted = self.default_out().suffix
         if out.suffix != wanted:
+            what = "consensus on rows of arrays" if self.is_voted else "corrected labels"
             raise ValueError(f"Expected a {wanted} file for the {what}, got {out}.")
         with replacing(out, overwrite=False) as part:
             if correction.consensus is not None:
@@ -165,48 +159,42 @@ class ArraySource(LabelSource):
     def read(self, request: Request) -> AuditData:
         path = request.path
         labels = request.labels
-        arrays = open_arrays(path, "inputs") if path else {"": load_array(request.data, "inputs")}
-        key = next((name for name in ("", *INPUTS) if name in arrays), None)
-        if key is None:
-            raise ValueError(
-                f"Expected inputs in {path}, called {' or '.join(INPUTS)}, got"
-                f" {preview(list(arrays))}."
-            )
-        labels_key = (
-            next((name for name in LABELS if name in arrays), None) if labels is None else None
-        )
-        if labels is None and labels_key is None and request.annotations is not None:
-            labels = voted_labels(request, len(arrays[key]), self.config["consensus"])
-            self.config["voted"] = True
-        if labels is None:
-            if path is None:
-                raise ValueError("Expected `labels` with the array of inputs, got none.")
-            if labels_key is None:
-                raise ValueError(
-                    f"Expected labels with the inputs of {path}, got none. Name their .npy file"
-                    f" with `labels`, or save them in the .npz file as {LABELS[0]}."
-                )
+        if path is None:
+            arrays = {"": load_array(request.data, "inputs")}
+        else:
+            arrays = open_arrays(path, "inputs", (*INPUTS, *LABELS))
+        inputs = _first(arrays, INPUTS)
+        if inputs is None:
+            raise ValueError(f"Expected inputs in {path}, called {' or '.join(INPUTS)}, got none.")
+        labels_key = next((name for name in LABELS if name in arrays), None)
+        if labels is None and labels_key is not None:
             self.config["labels_key"] = labels_key
             labels = arrays[labels_key]
+        elif labels is None and request.annotations is not None:
+            labels = voted_labels(request, len(inputs), self.config["consensus"])
+            self.config["voted"] = True
+        elif labels is None:
+            if path is None:
+                raise ValueError("Expected `labels` with the array of inputs, got none.")
+            raise ValueError(
+                f"Expected labels with the inputs of {path}, got none. Name their .npy file with"
+                f" `labels`, or save them in the .npz file as {LABELS[0]}."
+            )
         labels, request = self._as_words(load_array(labels, "labels"), request)
         data = self._with_labels(labels, request.classes)
         if path is None:
-            self.inputs = arrays[key]  # to show them
-        return (
-            data
-            if request.embeddings is not None
-            else with_features(data, arrays[key], "inputs", request)
-        )
+            self.inputs = inputs  # to show them
+        if request.embeddings is not None:
+            return data
+        return with_features(data, inputs, "inputs", request)
 
     @cached_property
-    def inputs(self) -> NDArray[Any]:
+    def inputs(self) -> Array:
         path = Path(self.config["data"])
-        array: NDArray[Any]
         if path.suffix == ".npy":
-            array = np.load(path, mmap_mode="r", allow_pickle=False)
-            return array
-        arrays = open_arrays(path, "inputs")
-        return arrays[next(name for name in ("", *INPUTS) if name in arrays)]
+            mapped: Array = np.load(path, mmap_mode="r", allow_pickle=False)
+            return mapped
+        return next(iter(open_arrays(path, "inputs", INPUTS).values()))
 
     @cached_property
     def row_digests(self) -> Digests:
@@ -226,55 +214,40 @@ class ArraySource(LabelSource):
     def __len__(self) -> int:
         return int(self.inputs.shape[0])
 
-    def _row(self, row: int) -> NDArray[Any]:
+    def _row(self, row: int) -> Array:
         values: Any = self.inputs[[row]]
         return np.asarray((values.toarray() if is_sparse(values) else values)[0])
 
     @cached_property
-    def layout(self) -> Layout | None:
-        """How rows of numbers are pictures, None if they are none."""
-        if self.inputs.ndim != 2 or is_sparse(self.inputs) or self.inputs.dtype.kind not in "biuf":
-            return None
-        rows = np.unique(np.linspace(0, len(self) - 1, SAMPLE).astype(int))
-        return find_layout(np.asarray(self.inputs[rows]))
-
-    @cached_property
     def has_pictures(self) -> bool:
-        return self.layout is not None or (len(self) > 0 and as_pixels(self._row(0)) is not None)
+        return len(self) > 0 and as_pixels(self._row(0)) is not None
 
     def show(self, row: int, id: str) -> Content:
         if self.has_pictures:
             return {"has_image": True}
         values = self._row(row).ravel()
-        shown = np.arange(len(values))
-        if len(values) > MOST_NUMBERS:  # of a long row, zeros show least
-            shown = np.sort(np.argsort(values == 0, kind="stable")[:MOST_NUMBERS])
-        fields = [[str(i), f"{values[i]:.6g}"] for i in shown.tolist()]
-        if len(values) <= MOST_NUMBERS:
-            return {"fields": fields}
-        zeros = int((values == 0).sum())
-        rest = f"; {zeros} are 0" if zeros else ""
-        return {"fields": fields, "note": f"{MOST_NUMBERS} of {len(values)} numbers{rest}"}
+        # of a long row, zeros show least
+        most = np.argsort(values == 0, kind="stable")[:MOST_NUMBERS]
+        fields = [[str(i), f"{values[i]:.6g}"] for i in sorted(most.tolist())]
+        content: Content = {"fields": fields}
+        if len(values) > MOST_NUMBERS:
+            zeros = int((values == 0).sum())
+            rest = f"; {zeros} are 0" if zeros else ""
+            content["note"] = f"{MOST_NUMBERS} of {len(values)} numbers{rest}"
+        return content
 
     def picture(self, row: int, id: str, side: int) -> tuple[bytes, str] | None:
         from PIL import Image
 
-        if not self.has_pictures:
-            return None
-        pixels = (
-            as_pixels(self._row(row)) if self.layout is None else self.layout.pixels(self._row(row))
-        )
+        pixels = as_pixels(self._row(row))
         return None if pixels is None else encode_picture(Image.fromarray(pixels), side)
 
-    def columns(self, given: NDArray[np.int64]) -> Columns:
-        is_table = (
-            self.inputs.ndim == 2
-            and not is_sparse(self.inputs)
-            and self.inputs.dtype.kind in "biuf"
-        )
-        if not is_table or self.has_pictures or self.inputs.shape[1] > WIDEST:
+    def columns(self, given: Ints) -> Columns:
+        inputs = self.inputs
+        is_table = inputs.ndim == 2 and not is_sparse(inputs) and inputs.dtype.kind in "biuf"
+        if not is_table or inputs.shape[1] > WIDEST:
             return {}
-        values = np.where(np.isfinite(self.inputs), self.inputs, np.nan).astype(np.float64)
+        values = np.where(np.isfinite(inputs), inputs, np.nan).astype(np.float64)
         return {str(k): values[:, k] for k in range(values.shape[1])}
 
     def corrected(self, audit: Audit, data: Any, correction: Correction) -> Any:
@@ -285,65 +258,47 @@ class ArraySource(LabelSource):
             inputs = load_array(data, "inputs")
             _, found = correction.found_in(audit, self._digest(inputs, [""] * len(inputs)), None)
             return cell_table(found.consensus or {})
-        key = (
-            next((name for name in INPUTS if name in data), None)
-            if isinstance(data, dict)
-            else None
-        )
-        if key is None:
+        found_inputs = _first(data, INPUTS) if isinstance(data, dict) else None
+        if found_inputs is None:
             return super().corrected(audit, data, correction)
-        inputs = load_array(data[key], "inputs")
-        return corrected_labels(
-            audit, data[self.config["labels_key"]], correction, partial(self._digest, inputs)
-        )
+        digest = partial(self._digest, load_array(found_inputs, "inputs"))
+        return corrected_labels(audit, data[self.config["labels_key"]], correction, digest)
 
 
-class Members(Mapping[str, NDArray[Any]]):
-    """The arrays of a .npz file by name, each unpacked when it is asked for."""
-
-    def __init__(self, path: Path, loaded: Any) -> None:
-        self.path = path
-        self.loaded = loaded
-
-    def __getitem__(self, name: str) -> NDArray[Any]:
-        with _readable(self.path):
-            check_members(self.loaded.zip, self.path, {name, f"{name}.npy"})
-            array: NDArray[Any] = self.loaded[name]
-            return array
-
-    def __contains__(self, name: object) -> bool:
-        return name in self.loaded.files
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.loaded.files)
-
-    def __len__(self) -> int:
-        return len(self.loaded.files)
+def _first(arrays: Mapping[str, Any], names: Sequence[str]) -> Any:
+    """Return the only array of a .npy file, or the first of the ``names`` that is there, else
+    None.
+    """
+    return next((arrays[name] for name in ("", *names) if name in arrays), None)
 
 
-def open_arrays(path: Path, name: str) -> Mapping[str, NDArray[Any]]:
-    """Return the arrays of a .npz file by name, or a sparse matrix or the one of a .npy file as "";
-    no pickles.
+def open_arrays(path: Path, what: str, names: Collection[str] | None = None) -> dict[str, Array]:
+    """Return the arrays of a .npz file that have one of the ``names``, by default all; of a .npy
+    file or a sparse matrix the only one as "".
+
+    Pickled objects are refused.
     """
     if not path.exists():
-        raise FileNotFoundError(missing_file(name, path))
+        raise FileNotFoundError(f"Expected {what} at {path}, found no such file.{near_file(path)}")
     if table_kind(path) is not None:
         raise ValueError(
-            f"Expected a .npy file of {name}, got {path}. Audit the table, with the name of its"
+            f"Expected a .npy file of {what}, got {path}. Audit the table, with the name of its"
             " `label`."
         )
     with _readable(path):
         loaded = np.load(path, allow_pickle=False)
         if isinstance(loaded, np.ndarray):
             return {"": loaded}
-        if not {*loaded} >= SPARSE:
-            return Members(path, loaded)
-        check_members(loaded.zip, path)
-        matrix = import_module("scipy.sparse").load_npz(path)
-        if hasattr(matrix, "check_format"):
-            # indices outside of the matrix would read other memory
-            matrix.check_format(full_check=True)
-        return {"": matrix}
+        if {*loaded} >= SPARSE:
+            check_members(loaded.zip, path)
+            matrix = import_module("scipy.sparse").load_npz(path)
+            if hasattr(matrix, "check_format"):
+                # indices outside of the matrix would read other memory
+                matrix.check_format(full_check=True)
+            return {"": matrix}
+        wanted = [name for name in names or loaded if name in loaded]
+        check_members(loaded.zip, path, {*wanted, *(f"{name}.npy" for name in wanted)})
+        return {name: loaded[name] for name in wanted}
 
 
 @contextmanager
@@ -359,10 +314,10 @@ def _readable(path: Path) -> Iterator[None]:
         ) from error
 
 
-def load_array(value: Any, name: str) -> NDArray[Any]:
+def load_array(value: Any, name: str) -> Array:
     """Return an array in memory, or the one of a .npy file; sparse matrices stay such."""
     if is_sparse(value):
-        sparse: NDArray[Any] = value
+        sparse: Array = value
         return sparse
     if not isinstance(value, (str, os.PathLike)):
         return np.asarray(value.detach().cpu() if isinstance(value, Tensor) else value)
@@ -375,7 +330,7 @@ def load_array(value: Any, name: str) -> NDArray[Any]:
     return next(iter(arrays.values()))
 
 
-def align(data: AuditData, array: NDArray[Any], name: str) -> NDArray[Any]:
+def align(data: AuditData, array: Array, name: str) -> Array:
     """Return the rows of ``array``, which has one for each row of the source, that belong to
     ``data``.
     """
@@ -400,20 +355,28 @@ def align(data: AuditData, array: NDArray[Any], name: str) -> NDArray[Any]:
     return array[data.row]
 
 
-def _as_pictures(inputs: Tensor, finite: NDArray[np.bool_], name: str) -> tuple[Tensor, list[str]]:
-    """Return arrays that may be pictures as bytes, if they are, and what to say about that."""
+def _as_pictures(inputs: Tensor, finite: Mask, name: str) -> tuple[Tensor, list[str]]:
+    """Return numbers that may be pictures as bytes, all in the same range, if they are, and what to
+    say about that.
+    """
     if min(inputs.shape[-2:]) < SMALLEST:
         return inputs, []
-    if inputs.dim() == 4 and inputs.shape[1] in (1, 3, 4):
-        inputs, note = _as_bytes(inputs, torch.from_numpy(finite), name)
-        return inputs, [note]
-    return inputs, [
-        f"`{name}` of shape {tuple(inputs.shape)} were audited as plain numbers. Save pictures as"
-        " (N, C, H, W)."
+    if inputs.dim() != 4 or inputs.shape[1] not in (1, 3, 4):
+        return inputs, [
+            f"`{name}` of shape {tuple(inputs.shape)} were audited as plain numbers. Save pictures"
+            " as (N, C, H, W)."
+        ]
+    known = inputs[torch.from_numpy(finite)]
+    low = min(0.0, known.min().item())
+    high = known.max().item()
+    scaled = (inputs - low) * (255 / max(high - low, 1e-12))
+    return scaled.round().clamp(0, 255).to(torch.uint8), [
+        f"`{name}` were read as pictures, {low:g} as black, {high:g} as white. If that is wrong,"
+        " save them as uint8."
     ]
 
 
-def _squarable(x: NDArray[np.float32]) -> NDArray[np.float32]:
+def _squarable(x: Floats32) -> Floats32:
     """Return ``x`` divided by its largest number where squares would leave float32."""
     largest = float(np.abs(x).max())
     if largest > 1e12 or 0 < largest < 1e-12:
@@ -422,14 +385,16 @@ def _squarable(x: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def with_features(
-    data: AuditData, array: NDArray[Any], name: str, request: Request | None = None
+    data: AuditData, array: Array, name: str, request: Request | None = None
 ) -> AuditData:
     """Return ``data`` with features from ``array``; rows that are not finite are left out.
 
     With a ``request``, they are the inputs that it asks for, which are scaled; else features made
     elsewhere.
     """
-    array, notes_on_axes = _dense(array, name, 0 if request is None else request.seed)
+    array, notes = _dense(array, name, 0 if request is None else request.seed)
+    # Decision trees split one column at a time: not of pixels, embeddings or axes.
+    is_table = array.ndim == 2 and request is not None and not notes
     array = align(data, array, name)
     if array.dtype.kind not in "biufO":
         raise TypeError(
@@ -442,17 +407,17 @@ def with_features(
     if array.dtype == np.float64 and array.ndim == 2:
         # before float32 rounds the differences away
         array = array - shift_of(*moments(array[finite]))
-    inputs, notes = check_features(
-        np.where(finite.reshape(-1, *[1] * (array.ndim - 1)), array, 0), name
-    )
+    usable = finite.reshape(-1, *[1] * (array.ndim - 1))
+    inputs, more = check_features(np.where(usable, array, 0), name)
+    notes += more
     if request is not None and inputs.dtype is not torch.uint8 and inputs.dim() > 2:
-        inputs, picture_notes = _as_pictures(inputs, finite, name)
-        notes = [*notes, *picture_notes]
+        inputs, more = _as_pictures(inputs, finite, name)
+        notes += more
     if inputs.dtype is torch.uint8:
         pictures = inputs if finite.all() else inputs[torch.from_numpy(finite)]
         x, description = picture_features(data.source, pictures, finite, request or Request())
         if description["weights"] is not None:
-            notes = [*notes, note_features(data.source, description)]
+            notes.append(note_features(data.source, description))
     else:
         if data.source.config["features"] is not None:
             raise ValueError(
@@ -463,16 +428,12 @@ def with_features(
         if request is not None:
             x = _standardised(x, finite)
         x = _squarable(x)
-    # Decision trees split one column at a time: not of pixels, embeddings or axes.
-    is_table = (
-        array.ndim == 2 and request is not None and not notes_on_axes and x.shape[1] <= MOST_COLUMNS
-    )
-    table = FeatureTable.of_numbers(x) if is_table else None
-    data = replace(data, x=x, table=table, notes=(*data.notes, *notes_on_axes, *notes))
+    table = FeatureTable.of_numbers(x) if is_table and x.shape[1] <= MOST_COLUMNS else None
+    data = replace(data, x=x, table=table, notes=(*data.notes, *notes))
     return data.subset(finite, f"NaN, infinite or too large numbers in {name}")
 
 
-def _dense(array: NDArray[Any], name: str, seed: int) -> tuple[NDArray[Any], list[str]]:
+def _dense(array: Array, name: str, seed: int) -> tuple[Array, list[str]]:
     """Return an array as it is, a sparse matrix on its main axes, and a note on these."""
     if not is_sparse(array):
         return array, []
@@ -486,29 +447,15 @@ def _dense(array: NDArray[Any], name: str, seed: int) -> tuple[NDArray[Any], lis
     ]
 
 
-def _finite_rows(array: NDArray[Any]) -> NDArray[np.bool_]:
+def _finite_rows(array: Array) -> Mask:
     if array.dtype.kind != "f":
         return np.ones(len(array), dtype=bool)
     with np.errstate(over="ignore"):  # too large for float32 counts as infinite
-        return np.asarray(np.isfinite(array.astype(np.float32).reshape(len(array), -1)).all(1))
+        flat = array.astype(np.float32).reshape(len(array), -1)
+    return np.asarray(np.isfinite(flat).all(1))
 
 
-def _as_bytes(pictures: Tensor, finite: Tensor, name: str) -> tuple[Tensor, str]:
-    """Return numbers (N, C, H, W) as uint8, all pictures in the same range, and a note with that
-    range.
-    """
-    low = min(0.0, pictures[finite].min().item())
-    high = pictures[finite].max().item()
-    note = (
-        f"`{name}` were read as pictures, {low:g} as black, {high:g} as white. If that is wrong,"
-        " save them as uint8."
-    )
-    return ((pictures - low) * (255 / max(high - low, 1e-12))).round().clamp(0, 255).to(
-        torch.uint8
-    ), note
-
-
-def _standardised(x: NDArray[np.float32], finite: NDArray[np.bool_]) -> NDArray[np.float32]:
+def _standardised(x: Floats32, finite: Mask) -> Floats32:
     """Return columns with mean 0, each with deviation 1 if deviations differ more than tenfold,
     else all together.
     """
@@ -519,15 +466,17 @@ def _standardised(x: NDArray[np.float32], finite: NDArray[np.bool_]) -> NDArray[
         return np.asarray(x - mean, np.float32)
     median = float(np.median(varying))
     differ = (varying > 10 * median).any() or (varying < median / 10).mean() > 0.5
-    return np.asarray((x - mean) / (np.where(std > 0, std, 1) if differ else median), np.float32)
+    scale = np.where(std > 0, std, 1) if differ else median
+    return np.asarray((x - mean) / scale, np.float32)
 
 
-def as_pixels(row: NDArray[Any]) -> NDArray[np.uint8] | None:
+def as_pixels(row: Array) -> NDArray[np.uint8] | None:
     """Return (H, W) or (H, W, 3) bytes of an array with the shape of a picture, else None."""
     pixels = np.asarray(row)
-    if pixels.ndim == 3 and pixels.shape[0] in (1, 3, 4) and pixels.shape[2] not in (1, 3, 4):
+    channels = (1, 3, 4)
+    if pixels.ndim == 3 and pixels.shape[0] in channels and pixels.shape[2] not in channels:
         pixels = np.moveaxis(pixels, 0, 2)
-    if pixels.ndim == 3 and pixels.shape[2] in (1, 3, 4):
+    if pixels.ndim == 3 and pixels.shape[2] in channels:
         pixels = pixels[:, :, 0] if pixels.shape[2] == 1 else pixels[:, :, :3]
     elif pixels.ndim != 2:
         return None
@@ -539,4 +488,5 @@ def as_pixels(row: NDArray[Any]) -> NDArray[np.uint8] | None:
     if low >= 0 and high <= 1:
         low = 0.0
         high = 1.0
-    return np.asarray(((numbers - low) / max(high - low, 1e-12) * 255).round(), np.uint8)
+    scaled = (numbers - low) / max(high - low, 1e-12) * 255
+    return np.asarray(scaled.round(), np.uint8)

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from noiseproof.audit.copies import corrected_table, is_table
 from noiseproof.audit.correction import Correction
@@ -22,6 +21,7 @@ from noiseproof.audit.records import FrameRecords, Records, open_records
 from noiseproof.audit.rows import Digests
 from noiseproof.audit.sources.base import ANOTHER_ROW, SOURCES, Columns, Content, Request
 from noiseproof.audit.sources.tablereader import TableReader
+from noiseproof.core.arrays import Ints
 from noiseproof.core.files import replacing
 from noiseproof.core.tablefiles import KINDS, table_kind
 from noiseproof.data.tables import fit_columns
@@ -82,14 +82,16 @@ class TableSource(TableReader):
     def is_voted(self) -> bool:
         return self.config["label"] is None
 
-    def find_rows(self, audit: Audit, outcomes: Mapping[int, object]) -> NDArray[np.int64]:
+    def find_rows(self, audit: Audit, outcomes: Mapping[int, object]) -> Ints:
         self.locate(audit.folder)
         check_columns(self.config, self.records.header)
         return super().find_rows(audit, outcomes)
 
     def show(self, row: int, id: str) -> Content:
-        if self.ids is not None and not same_id(self.ids[row] if row < len(self.ids) else "", id):
-            return {"note": ANOTHER_ROW}
+        if self.ids is not None:
+            now = self.ids[row] if row < len(self.ids) else ""
+            if not same_id(now, id):
+                return {"note": ANOTHER_ROW}
         record = self.records[row]
         cells = {
             self.records.header[k]: _shortened(record[k]) for k in self._shown if k < len(record)
@@ -139,7 +141,7 @@ class TableSource(TableReader):
             return None
         return self.pixels.picture(self.records[row], side)
 
-    def columns(self, given: NDArray[np.int64]) -> Columns:
+    def columns(self, given: Ints) -> Columns:
         if self.config["data"] is not None:
             self.frame = self._with_label(self._read_table(Path(self.config["data"])))
         try:
@@ -161,7 +163,8 @@ class TableSource(TableReader):
         }
         for codes, (name, known) in zip(values.T[len(columns) :], words.items(), strict=True):
             spelled = np.array([*known, ""], dtype=object)  # the last one: gaps
-            columns[str(name)] = spelled[np.nan_to_num(codes, nan=len(known)).astype(int)]
+            places = np.nan_to_num(codes, nan=len(known)).astype(int)
+            columns[str(name)] = spelled[places]
         return columns
 
     def describe(self, row: int, id: str) -> str:
