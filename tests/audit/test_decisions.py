@@ -286,7 +286,7 @@ def test_a_csv_file_is_where_a_log_begins_and_ends(tmp_path: Path) -> None:
     assert find_decisions(tmp_path) == path.with_suffix(".sqlite")
     # as older reviews, pages without a server and people write it
     path.write_text(
-        ",".join(COLUMNS) + "\n,,x,merge,y,,,,1,\n1,a,cat,keep,cat,,,,1 end,\n\n2,2,cat,note,,,,,,é"
+        ",".join(COLUMNS) + "\n,,x,merge,y,,,,1,\n1,a,cat,keep,cat,,,,1,\n\n2,2,cat,note,,,,,,é"
     )
     lines = [
         merge("x", "y")._replace(batch=1),

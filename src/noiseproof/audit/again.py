@@ -1,14 +1,12 @@
 """An audit that replaces another: decisions train its models and rank all other labels again."""
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from noiseproof.audit.decisions import Decision, Standing, find_decisions, read_standing
 from noiseproof.audit.files import Audit, cache_beside, check_decisions, read_audit
@@ -20,6 +18,7 @@ from noiseproof.audit.result import write_audit
 from noiseproof.audit.rows import digest_all, follow_rows, read_row_digests
 from noiseproof.audit.run import audit
 from noiseproof.audit.sources.base import AuditData
+from noiseproof.core.arrays import Ints
 from noiseproof.core.messages import Progress, counted
 from noiseproof.data.labelsets import labels_in
 from noiseproof.data.sources import PathLike
@@ -56,14 +55,15 @@ def audit_again(
     _check_trained(earlier)
     path = Path(decisions or find_decisions(folder))
     standing = read_standing(path) if path.exists() else Standing()
-    chosen = standing.decisions
-    check_decisions(chosen.values(), earlier)
-    unlearned = [
-        one for one in chosen.values() if one.decision == "exclude" or _is_new(one, earlier)
-    ]
-    chosen = {
-        row: one for row, one in chosen.items() if one.names_label and not _is_new(one, earlier)
-    }
+    check_decisions(standing.decisions.values(), earlier)
+    chosen: dict[int, Decision] = {}
+    unlearned = 0
+    for row, one in standing.decisions.items():
+        is_new = not {*labels_in(one.label, config)} <= {*label_names_of(earlier)}
+        if one.names_label and not is_new:
+            chosen[row] = one
+        elif one.names_label or one.decision == "exclude":
+            unlearned += 1
     if not chosen:
         raise ValueError(
             f"Expected decisions to learn from in {path}, got none. Make some with `noiseproof"
@@ -72,11 +72,12 @@ def audit_again(
     if data is None:
         data = read_again(config, cache_beside(folder))
     _check_same(earlier, data)
-    words = [one.label for one in chosen.values()]
-    data = replace(data, labels=data.labels.with_words(words))
     data = replace(
-        data, decided=_labels(chosen, data), notes=(*data.notes, *_notes(chosen, unlearned, config))
+        data,
+        labels=data.labels.with_words([one.label for one in chosen.values()]),
+        notes=(*data.notes, *_notes(chosen, unlearned, config)),
     )
+    data = replace(data, decided=_labels(chosen, data))
     report = audit(
         data,
         mode=config["mode"],
@@ -119,26 +120,17 @@ def _check_trained(earlier: Audit) -> None:
 
 def _check_same(earlier: Audit, data: AuditData) -> None:
     is_audited = data.row >= 0
-    given = np.array(data.classes, dtype=object)[data.given[is_audited]]
-    now = dict(
-        zip(
-            data.row[is_audited].tolist(),
-            zip(data.names[is_audited], given, strict=True),
-            strict=True,
-        )
-    )
-    before = earlier.issues[["row", "id", "given_label"]]
-    changed = [
-        row for row, id, word in before.itertuples(index=False) if now.get(row) != (id, word)
-    ]
-    if not changed and earlier.config["rows_sha256"] != digest_all(data.source.row_digests):
-        place = follow_rows(read_row_digests(earlier), data.source.row_digests)[0]
+    words = np.array(data.classes, dtype=object)[data.given[is_audited]]
+    pairs = zip(data.names[is_audited], words, strict=True)
+    now = dict(zip(data.row[is_audited].tolist(), pairs, strict=True))
+    before = earlier.issues[["row", "id", "given_label"]].itertuples(index=False)
+    changed = [row for row, *pair in before if now.get(row) != tuple(pair)]
+    digests = data.source.row_digests
+    if not changed and earlier.config["rows_sha256"] != digest_all(digests):
+        place = follow_rows(read_row_digests(earlier), digests)[0]
         changed = np.flatnonzero(place != np.arange(len(place))).tolist()
-    if (
-        data.labels.names != label_names_of(earlier)
-        or data.source_rows != earlier.config["source_rows"]
-        or changed
-    ):
+    has_rows = data.source_rows == earlier.config["source_rows"]
+    if changed or not has_rows or data.labels.names != label_names_of(earlier):
         which = f"row {changed[0]} is another one" if changed else f"it has {data.source_rows} rows"
         raise ValueError(
             f"Expected the data of the audit in {earlier.folder}, it has changed: {which}. Audit it"
@@ -146,7 +138,7 @@ def _check_same(earlier: Audit, data: AuditData) -> None:
         )
 
 
-def _labels(decisions: Mapping[int, Decision], data: AuditData) -> NDArray[np.int64]:
+def _labels(decisions: Mapping[int, Decision], data: AuditData) -> Ints:
     """Return the decided label of each row of ``data``, (N,), −1 where there is none."""
     number = {name: k for k, name in enumerate(data.classes)}
     decided = np.full(data.source_rows, -1)
@@ -155,31 +147,19 @@ def _labels(decisions: Mapping[int, Decision], data: AuditData) -> NDArray[np.in
     return np.where(data.row >= 0, decided[data.row], -1)
 
 
-def _is_new(decision: Decision, earlier: Audit) -> bool:
-    """Return whether the decided label is a class that the audit does not have, or one of several
-    is such a label.
-    """
-    return decision.names_label and not {*labels_in(decision.label, earlier.config)} <= {
-        *label_names_of(earlier)
-    }
-
-
 def _notes(
-    decisions: Mapping[int, Decision], unlearned: Sequence[Decision], config: Mapping[str, Any]
+    decisions: Mapping[int, Decision], unlearned: int, config: Mapping[str, Any]
 ) -> list[str]:
-    counts = Counter(
-        "kept" if d.label == d.given_label else "corrected" for d in decisions.values()
-    )
+    kept = sum(one.label == one.given_label for one in decisions.values())
     notes = [
-        f"Audited again with {counted(len(decisions), 'decision')},"
-        f" {counted(counts['kept'], 'label')} kept and {counts['corrected']} corrected: models of"
-        " other folds learned them."
+        f"Audited again with {counted(len(decisions), 'decision')}, {counted(kept, 'label')} kept"
+        f" and {len(decisions) - kept} corrected: models of other folds learned them."
     ]
     if unlearned:
         notes.append(
-            f"{counted(len(unlearned), 'decision')} to exclude a row or name a new class: models of"
-            " the classes of this audit cannot learn that, and the rows stay as they are."
-            " `noiseproof apply` writes data to audit without these rows and with the new classes."
+            f"{counted(unlearned, 'decision')} to exclude a row or name a new class: models of the"
+            " classes of this audit cannot learn that, and the rows stay as they are. `noiseproof"
+            " apply` writes data to audit without these rows and with the new classes."
         )
     if config["mode"] == "fast":
         notes.append(

@@ -9,7 +9,9 @@ from dataclasses import replace
 from functools import reduce
 from operator import or_
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
+from typing import Any, Literal, TypeVar, get_args
+
+import pandas as pd
 
 from noiseproof.audit.correction import Correction, voted_cells
 from noiseproof.audit.decisions import Decision, Standing
@@ -20,10 +22,6 @@ from noiseproof.audit.sources import SOURCES, Source
 from noiseproof.core.files import file_digest, replacing
 from noiseproof.core.tablefiles import safe_table, table_kind
 from noiseproof.judge.issues.base import issue_types
-
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 Excluded = Literal["leave-out", "mark"]  # what becomes of excluded rows
 T = TypeVar("T")
@@ -143,8 +141,6 @@ def reviewed_rows(
     """Return the rows that are excluded, unclear, noted or left out by ``fixes``, with their
     labels, in order.
     """
-    import pandas as pd
-
     choices = {
         row: one.decision
         for row, one in reviewed.decisions.items()
@@ -157,7 +153,8 @@ def reviewed_rows(
     }
     choices = {**choices, **dict.fromkeys(notes, "exclude")}
     notes |= reviewed.notes
-    issues = audit.issues[audit.issues["row"].isin([*choices, *notes])].sort_values("row")
+    is_listed = audit.issues["row"].isin([*choices, *notes])
+    issues = audit.issues[is_listed].sort_values("row")
     rows = issues["row"].tolist()
     table = {
         "row": rows,

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from torch import Tensor
 from torch.utils.data import Dataset as TorchDataset
 
@@ -67,7 +68,7 @@ def corrected_table(audit: Audit, data: Any, correction: Correction, digests: bo
     if correction.consensus is not None:
         return cell_table(correction.consensus)
     copy = _changed(table, replace(changes, left_out=()))
-    columns = (audit.config.get("multi_label") or {}).get("columns")
+    columns = audit.multi_label.get("columns")
     return copy[columns] if columns else copy[label].tolist()
 
 
@@ -140,7 +141,7 @@ def label_words(config: Mapping[str, Any], labels: Any) -> list[str]:
 
 def with_labels(audit: Audit, labels: Any, new: Mapping[int, str]) -> Any:
     """Return a copy of labels, or of a matrix or lists of them, with ``new`` ones in some rows."""
-    multi = audit.config.get("multi_label") or {}
+    multi = audit.multi_label
     if multi.get("kind") in SETS:
         return with_sets(labels, new, multi["separator"], multi["labels"])
     cells = list(as_array(labels).ravel())  # of dates, `tolist` would make numbers
@@ -176,8 +177,6 @@ def _as_python(value: Any) -> Any:
 
 
 def _with_series_values(labels: Any, changes: Mapping[int, Any]) -> Any:
-    import pandas as pd
-
     dtype = labels.dtype
     if isinstance(dtype, pd.CategoricalDtype):
         new = sorted({*changes.values()} - {*dtype.categories})
@@ -187,8 +186,6 @@ def _with_series_values(labels: Any, changes: Mapping[int, Any]) -> Any:
 
 def cell_table(cells: Cells) -> Any:
     """Return the consensus of annotators as a table of pandas, with the numbers of the rows."""
-    import pandas as pd
-
     count = len(next(iter(cells.values())))
     return pd.DataFrame(
         {"row": range(count), **{name: as_column(column) for name, column in cells.items()}}
@@ -197,8 +194,6 @@ def cell_table(cells: Cells) -> Any:
 
 def as_column(cells: Sequence[Any]) -> Any:
     """Return cells as a column of pandas, whole numbers as such also with gaps."""
-    import pandas as pd
-
     has_gaps = any(cell is None for cell in cells)
     are_numbers = all(cell is None or isinstance(cell, int) for cell in cells)
     return pd.Series(list(cells), dtype="Int64" if has_gaps and are_numbers else None)

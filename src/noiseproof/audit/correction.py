@@ -10,12 +10,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from noiseproof.audit.csvfile import Changes
 from noiseproof.audit.files import Audit, read_votes, same_labels
 from noiseproof.audit.labelcells import CellsOf, label_cells, merge_labels
-from noiseproof.audit.rows import Digests, check_issues, find_rows
+from noiseproof.audit.rows import Digests, find_rows
+from noiseproof.core.arrays import Ints
 
 LABEL = "label"
 QUALITY = "label_quality"
@@ -51,7 +51,7 @@ class Correction:
         return {**labels, **dict.fromkeys(self.left_out)}
 
     def moved(
-        self, audit: Audit, place: NDArray[np.int64], words: Sequence[str] | None
+        self, audit: Audit, place: Ints, words: Sequence[str] | None
     ) -> tuple[Audit, Correction]:
         """Return the audit and its correction with the numbers that rows have now, ``place``
         (source_rows,).
@@ -76,16 +76,13 @@ class Correction:
         and stay whole.
         """
         if digests is not None:
-            place = find_rows(audit, digests, self.outcomes)
-            check_issues(audit.moved(place), words, None)
-            return self.moved(audit, place, words)
+            return self.moved(audit, find_rows(audit, digests, self.outcomes), words)
         if words is not None and not same_labels(audit.config, words):
             raise ValueError(
                 "Expected the labels that were audited in"
                 f" {audit.config['data'] or audit.config['labels'] or 'memory'}, they or their"
                 " order have changed since. Audit the data again."
             )
-        check_issues(audit, words, None)
         return self.moved(audit, np.arange(audit.config["source_rows"]), words)
 
     def changes(

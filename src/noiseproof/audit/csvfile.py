@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
-from numpy.typing import NDArray
 
 from noiseproof.audit.rows import Digests, digest_rows
+from noiseproof.core.arrays import Ints
 from noiseproof.core.tablefiles import detect_format, long_cells, open_bytes
 
 
@@ -71,11 +71,11 @@ class TextRecords:
         self.header = first if header else [str(i) for i in range(len(first))]
 
     @cached_property
-    def spans(self) -> NDArray[np.int64]:
+    def spans(self) -> Ints:
         """Begin and end of each record, (N, 2); digests do without."""
-        return np.array([span for span, _ in self._walk()], dtype=np.int64).reshape(-1, 2)[
-            int(self.has_header) :
-        ]
+        spans = [span for span, _ in self._walk()]
+        spans = spans[int(self.has_header) :]
+        return np.array(spans, dtype=np.int64).reshape(-1, 2)
 
     def __len__(self) -> int:
         return len(self.spans)
@@ -174,9 +174,13 @@ class TextRecords:
             )
         out.write(part)
 
-    def _cells(self, span: Sequence[int] | NDArray[np.int64]) -> list[str]:
+    def _cells(self, span: Sequence[int] | Ints) -> list[str]:
         matches = self._matches(self.data[int(span[0]) : int(span[1])])
-        return [((m[1] or b"").replace(b'""', b'"') + m[2]).decode(self.encoding) for m in matches]
+        cells = []
+        for match in matches:
+            quoted = (match[1] or b"").replace(b'""', b'"')
+            cells.append((quoted + match[2]).decode(self.encoding))
+        return cells
 
     def _matches(self, record: bytes) -> list[re.Match[bytes]]:
         """Return each cell of a record: what it has in quotes, and after them."""

@@ -58,11 +58,9 @@ class BadDecisions(ValueError):
 def is_valid(decision: Decision) -> bool:
     """Return whether the parts of a decision fit each other."""
     choice = decision.decision
-    is_about_classes = decision.row == NO_ROW and choice in ("merge", "undo")
-    if is_about_classes:
-        has_subject = (decision.id, decision.asked) == ("", "")
-    else:
-        has_subject = decision.row >= 0 and choice != "merge"
+    has_subject = decision.row >= 0 and choice != "merge"
+    if decision.row == NO_ROW:
+        has_subject = choice in ("merge", "undo") and (decision.id, decision.asked) == ("", "")
     probability = decision.probability
     is_measured = decision.asked == "measure"
     return (
@@ -138,7 +136,8 @@ class Standing:
         """Return what the reviewer did last and that still stands: one line, or the lines of a
         batch; not what was measured.
         """
-        tops = [stacks[reviewer][-1] for stacks in self._stacks.values() if stacks.get(reviewer)]
+        own = [stacks.get(reviewer) for stacks in self._stacks.values()]
+        tops = [stack[-1] for stack in own if stack]
         undoable = sorted((number, line) for number, line in tops if not self._is_measured(line))
         if not undoable:
             return []
@@ -294,7 +293,7 @@ def _parse(cells: list[str], number: int, path: Path) -> Decision:
             reviewer,
             asked,  # type: ignore[arg-type]
             float(probability) if probability else None,
-            int(batch.removesuffix(" end")) if batch else None,
+            int(batch) if batch else None,
             note,
         )
         if is_valid(decision):

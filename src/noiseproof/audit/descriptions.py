@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from noiseproof.audit.sources.base import AuditData
+from noiseproof.core.arrays import Floats32
 from noiseproof.core.messages import preview
 from noiseproof.data.frames import as_frame, read_file
 from noiseproof.data.text import PRETRAINED, text_extractor
@@ -59,6 +59,6 @@ def _read(describe: Any) -> dict[str, str]:
     return dict(zip(frame["class"], frame["description"], strict=True))
 
 
-def _unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+def _unit(vectors: Floats32) -> Floats32:
     length = np.linalg.norm(vectors, axis=1, keepdims=True)
     return np.asarray(vectors / np.maximum(length, np.finfo(np.float32).tiny))

@@ -1,11 +1,9 @@
-"""A report in a notebook: a few lines of text, a small page of HTML, and figures as in
-``noiseproof.analysis``.
-"""
+"""A report in a notebook: a few lines of text, a small page of HTML, and figures of matplotlib."""
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +15,6 @@ from noiseproof.core.messages import counted, plain, printable, quoted
 from noiseproof.judge.issues.base import NEEDS_ACTION, list_findings
 
 if TYPE_CHECKING:
-    from noiseproof.analysis import Figure
     from noiseproof.audit.result import AuditResult
 
 FEW = 5  # worst labels in the text
@@ -32,7 +29,6 @@ NEXT = (
 )
 BINS = 40  # of the histogram of qualities
 MOST_CLASSES = 30  # that are readable side by side
-STAGE = "Audit"
 
 
 def as_text(report: AuditResult) -> str:
@@ -46,8 +42,9 @@ def as_text(report: AuditResult) -> str:
             f"(quality {label['quality']:.3f})"
             for label in worst
         ]
-    more = summary["issues"] - len(worst)
-    return printable("\n".join([*lines, *([f"  and {more} more"] if more > 0 else []), NEXT]))
+    if (more := summary["issues"] - len(worst)) > 0:
+        lines.append(f"  and {more} more")
+    return printable("\n".join([*lines, NEXT]))
 
 
 def as_html(report: AuditResult) -> str:
@@ -83,32 +80,34 @@ def worst_labels(report: AuditResult, most: int) -> list[dict[str, Any]]:
     labels = report.label_issues
     rows = report.order
     rows = rows[labels.is_issue[rows]][:most]
-    has_ids = data.ids is not None
-    columns = (rows, data.row[rows], data.names[rows], labels.quality[rows], report.why(rows))
-    return [
-        {
-            "row": row,
-            "id": str(id),
-            "name": f"row {row} ({id})" if has_ids else f"row {row}",
-            "given": data.classes[data.given[at]],
-            "suggested": data.classes[labels.suggested[at]],
-            "quality": quality,
-            "why": why,
-        }
-        for at, row, id, quality, why in zip(*(column.tolist() for column in columns), strict=True)
-    ]
+    worst = []
+    for at, why in zip(rows.tolist(), report.why(rows).tolist(), strict=True):
+        row = int(data.row[at])
+        id = str(data.names[at])
+        worst.append(
+            {
+                "row": row,
+                "id": id,
+                "name": f"row {row}" if data.ids is None else f"row {row} ({id})",
+                "given": data.classes[data.given[at]],
+                "suggested": data.classes[labels.suggested[at]],
+                "quality": float(labels.quality[at]),
+                "why": why,
+            }
+        )
+    return worst
 
 
 def _headline(report: AuditResult, summary: dict[str, Any]) -> str:
     source = report.data.source.config.get("data")
     labels = report.data.labels
-    kind, called = "classes", counted(summary["issues"], "label")
-    if labels.are_sets:
-        kind, called = "labels", counted(summary["issues"], "row")
-    count = f"{len(labels.names)} {kind}"
-    called = f"{called} called wrong"
     name = f" of {Path(source).name}" if source else ""
-    return f"Audit{name}: {summary['rows']} rows, {count}, {called}"
+    count = f"{len(labels.names)} classes"
+    called = counted(summary["issues"], "label")
+    if labels.are_sets:
+        count = f"{len(labels.names)} labels"
+        called = counted(summary["issues"], "row")
+    return f"Audit{name}: {summary['rows']} rows, {count}, {called} called wrong"
 
 
 def _content(report: AuditResult, row: int, id: str) -> dict[str, str]:
@@ -129,117 +128,69 @@ def _content(report: AuditResult, row: int, id: str) -> dict[str, str]:
     return {"picture": "", "text": text if len(text) <= SNIPPET else f"{text[:SNIPPET]}…"}
 
 
-def quality(report: AuditResult) -> Figure:
-    import pandas as pd
+def new_axes(title: str, x_label: str, y_label: str) -> Any:
+    """Return the axes of a new figure of matplotlib."""
+    from matplotlib.figure import Figure
 
-    from noiseproof.analysis import Figure, Layer
-    from noiseproof.analysis.figures import histogram
+    axes: Any = Figure(layout="constrained").subplots()
+    axes.set(title=title, xlabel=x_label, ylabel=y_label)
+    return axes
 
-    rows = report.order
+
+def _verbatim(names: Iterable[str]) -> list[str]:
+    return [name.replace("$", r"\$") for name in names]  # matplotlib takes it for mathematics
+
+
+def quality(report: AuditResult) -> Any:
     labels = report.label_issues
-    values = labels.quality[rows]
-    is_issue = labels.is_issue[rows]
-    bars = histogram(
-        values,
-        {"called wrong": is_issue, "others": ~is_issue},
+    values = labels.quality[report.order]
+    is_issue = labels.is_issue[report.order]
+    axes = new_axes("Quality of the labels", "P(the given label is right)", "rows")
+    axes.hist(
+        [values[is_issue], values[~is_issue]],
         np.linspace(0, 1, BINS + 1),
-        "quality",
+        label=["called wrong", "others"],
+        log=True,
     )
-    cut = min(1.0, float(labels.cut.max(initial=0)))
-    most = max(1, int(bars["samples"].max()))
-    # 0.9: a logarithmic axis has no zero
-    line = pd.DataFrame({"quality": [cut, cut], "cut": [0.9, float(most)]})
-    bars["samples"] = bars["samples"].where(bars["samples"] > 0)
-    return Figure(
-        "quality",
-        "Quality of the labels",
-        "The farther left, the likelier a label is wrong; each class has its own cut, the highest"
-        " one is drawn.",
-        "",
-        pd.concat([bars, line], ignore_index=True),
-        (
-            Layer("bars", "quality", "samples", color="labels"),
-            Layer("line", "quality", "cut", label="highest cut"),
-        ),
-        "P(the given label is right)",
-        "rows",
-        log_y=True,
-        stage=STAGE,
-    )
+    cut = min(1.0, float(labels.cut.max(initial=0)))  # each class has its own
+    axes.plot(np.full(2, cut), axes.get_ylim(), "k--", label="highest cut")
+    axes.legend()
+    return axes.figure
 
 
-def confusions(report: AuditResult) -> Figure:
-    import pandas as pd
-
-    from noiseproof.analysis import Figure, Layer
-
+def confusions(report: AuditResult) -> Any:
     data = report.data
     labels = report.label_issues
-    K = len(report.data.classes)
+    K = len(data.classes)
     rows = np.flatnonzero(labels.is_issue & (data.row >= 0))
-    counts = np.bincount(data.given[rows] * K + labels.suggested[rows], minlength=K * K).reshape(
-        K, K
-    )
+    pair = data.given[rows] * K + labels.suggested[rows]
+    counts = np.bincount(pair, minlength=K * K).reshape(K, K)
     by_class = counts.sum(0) + counts.sum(1)
     shown = np.sort(np.argsort(-by_class, kind="stable")[:MOST_CLASSES])
-    given = np.repeat(shown, len(shown))
-    suggested = np.tile(shown, len(shown))
-    names = [data.classes[k] for k in shown.tolist()]
-    cells = pd.DataFrame(
-        {
-            "given": pd.Categorical([data.classes[k] for k in given.tolist()], names),
-            "suggested": pd.Categorical([data.classes[k] for k in suggested.tolist()], names),
-            "labels": counts[given, suggested].astype(float),
-        }
-    )
-    left_out = f" {K - len(shown)} classes with fewer are left out." if K > len(shown) else ""
-    return Figure(
-        "confusions",
-        "Labels called wrong, by pair of classes",
-        f"A row of the matrix is a given label, a column the label it should have.{left_out}",
-        "",
-        cells,
-        (Layer("heat", "suggested", "given", z="labels"),),
-        "suggested label",
-        "given label",
-        stage=STAGE,
-    )
+    names = _verbatim(data.classes[k] for k in shown.tolist())
+    axes = new_axes("Labels called wrong, by pair of classes", "suggested label", "given label")
+    grid = axes.pcolormesh(counts[np.ix_(shown, shown)].astype(float), cmap="Blues")
+    axes.figure.colorbar(grid, label="labels")
+    centres = np.arange(len(shown)) + 0.5
+    axes.set_xticks(centres, names, rotation=90)
+    axes.set_yticks(centres, names)
+    axes.invert_yaxis()
+    return axes.figure
 
 
-def classes(report: AuditResult) -> Figure:
-    import pandas as pd
-
-    from noiseproof.analysis import Figure, Layer
-
+def classes(report: AuditResult) -> Any:
     worst = sorted(report.summary()["classes"], key=lambda one: -one["noise_rate"])[:MOST_CLASSES]
-    names = [one["name"] for one in worst]
-    shares = {
-        "estimated to be wrong": [one["noise_rate"] for one in worst],
-        "called wrong": [one["issues"] / max(1, one["rows"]) for one in worst],
-    }
-    bars = pd.concat(
-        [
-            pd.DataFrame({"labels": label, "class": pd.Categorical(names, names), "share": share})
-            for label, share in shares.items()
-        ],
-        ignore_index=True,
-    )
-    left_out = f" Of {len(report.data.classes)} classes, the worst {MOST_CLASSES} are shown."
-    return Figure(
-        "classes",
-        "Wrong labels by class",
-        "The classes whose labels need most work come first."
-        + left_out * (len(report.data.classes) > MOST_CLASSES),
-        "",
-        bars,
-        (Layer("bars", "class", "share", color="labels"),),
-        "given label",
-        "share of its rows",
-        stage=STAGE,
-    )
+    at = np.arange(len(worst))
+    axes = new_axes("Wrong labels by class", "given label", "share of its rows")
+    axes.bar(at - 0.2, [one["noise_rate"] for one in worst], 0.4, label="estimated to be wrong")
+    called = [one["issues"] / max(1, one["rows"]) for one in worst]
+    axes.bar(at + 0.2, called, 0.4, label="called wrong")
+    axes.set_xticks(at, _verbatim(one["name"] for one in worst), rotation=90)
+    axes.legend()
+    return axes.figure
 
 
-FIGURES: dict[str, Callable[[AuditResult], Figure]] = {
+FIGURES: dict[str, Callable[[AuditResult], Any]] = {
     "quality": quality,
     "confusions": confusions,
     "classes": classes,

@@ -9,20 +9,17 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+import pandas as pd
 
 from noiseproof.audit.decisions import FILE as DECISIONS
 from noiseproof.audit.decisions import NO_ROW, BadDecisions, Decision, check_free
+from noiseproof.core.arrays import Ints
 from noiseproof.core.files import check_files, check_place, replacing_all
 from noiseproof.core.tablefiles import plain_cell
 from noiseproof.data.sources import PathLike
-
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 FORMAT = 2
 FILES = ("issues.csv", "summary.json", "config.json")
@@ -94,7 +91,12 @@ class Audit:
     def classes(self) -> tuple[str, ...]:
         return tuple(self.config["classes"])
 
-    def class_numbers(self, column: str) -> NDArray[np.int64]:
+    @property
+    def multi_label(self) -> Mapping[str, Any]:
+        """How rows with several labels spell them, as in config.json; empty where a row has one."""
+        return self.config.get("multi_label") or {}
+
+    def class_numbers(self, column: str) -> Ints:
         """Return the classes in a column of the issues by their numbers, (N,)."""
         number = {name: k for k, name in enumerate(self.classes)}
         return self.issues[column].map(number).to_numpy().astype(np.int64)
@@ -115,15 +117,14 @@ class Audit:
             counts.setdefault(name, Counter())[cells[row]] += 1
         return {name: count.most_common(1)[0][0] for name, count in counts.items()}
 
-    def moved(self, place: NDArray[np.int64]) -> Audit:
+    def moved(self, place: Ints) -> Audit:
         """Return the audit with the numbers that its rows have now, ``place`` (source_rows,)."""
-        return replace(self, issues=self.issues.assign(row=place[self.issues["row"].to_numpy()]))
+        rows = place[self.issues["row"].to_numpy()]
+        return replace(self, issues=self.issues.assign(row=rows))
 
 
 def read_audit(folder: str | Path) -> Audit:
     """Read the audit in ``folder``."""
-    import pandas as pd
-
     folder = Path(folder)
     check_files(folder, *FILES, ROWS)
     if absent := [name for name in FILES if not (folder / name).is_file()]:
@@ -160,8 +161,6 @@ def _key(issues: pd.DataFrame, config: Mapping[str, Any]) -> str:
     """Return the digest of rows, ids, given and suggested labels; decisions move qualities and
     their order, and not this.
     """
-    import pandas as pd
-
     cells = issues[["row", "id", "given_label", "suggested_label"]].sort_values("row")
     digest = hashlib.sha256(str(config.get("labels_sha256")).encode())
     digest.update("\0".join(config["classes"]).encode())
@@ -245,8 +244,6 @@ def read_votes(audit: Audit) -> dict[int, list[list[str]]]:
 
 def read_crowd(audit: Audit, name: str) -> pd.DataFrame | None:
     """Read one of the files about annotators (`CROWD`), None if the audit has none."""
-    import pandas as pd
-
     path = audit.folder / name
     check_files(audit.folder, name)
     if not path.exists():
@@ -290,8 +287,6 @@ def is_utf8(name: str) -> bool:
 
 def as_words(values: Any) -> list[str]:
     """Return labels as words, empty where there is none."""
-    import pandas as pd
-
     # one object for each word, not for each row
     if isinstance(getattr(values, "dtype", None), pd.StringDtype):
         codes, words = pd.factorize(values)
@@ -312,9 +307,8 @@ def as_ids(column: Any) -> list[str]:
     """Return the ids in a column of a DataFrame, as the audit writes them; empty where there is
     none.
     """
-    return [
-        "" if gap else str(id) for id, gap in zip(column.astype(str), column.isna(), strict=True)
-    ]
+    words = column.astype(str).where(~column.isna(), "")
+    return [str(word) for word in words]
 
 
 def labels_digest(words: Sequence[str]) -> str:

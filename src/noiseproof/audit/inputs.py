@@ -11,17 +11,18 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from noiseproof.audit.descriptions import with_descriptions
-from noiseproof.audit.early import check_annotators, check_exists, check_no_columns
+from noiseproof.audit.exchange import find_tool
 from noiseproof.audit.files import is_utf8
 from noiseproof.audit.memory import InMemory, adapt, check_order
 from noiseproof.audit.sources import SOURCES, Request, Source
 from noiseproof.audit.sources.annotations import attach_votes, first_labels, read_annotations
 from noiseproof.audit.sources.arrays import align, load_array, with_features
 from noiseproof.audit.sources.base import AuditData
-from noiseproof.core.messages import Progress, preview
+from noiseproof.core.arrays import Array, Floats32, Ints, Mask
+from noiseproof.core.checks import check_word
+from noiseproof.core.messages import Progress, near_file, preview
 from noiseproof.core.plugins import MODULES, load_plugins
 from noiseproof.core.tablefiles import table_kind
 from noiseproof.data.features import get_extractor
@@ -38,6 +39,7 @@ from noiseproof.data.labelsets import (
     sets_as_words,
 )
 from noiseproof.data.sources import PathLike
+from noiseproof.judge.crowd.consensus import METHODS
 
 IDENTIFIER = "Is it an identifier rather than a label?"
 SEEN = (
@@ -125,35 +127,37 @@ def read_rows(
             once.
     """
     began = perf_counter()
-    paths = {
-        "labels": _path(labels),
-        "pred_probs": _path(pred_probs),
-        "embeddings": _path(embeddings),
-        "annotations": _path(annotations),
+    files = {
+        "labels": labels,
+        "pred_probs": pred_probs,
+        "embeddings": embeddings,
+        "annotations": annotations,
+        "test": test,
+        "describe": describe,
+        "trusted": trusted,
     }
-    check_annotators(annotators, annotations, consensus)
-    labels_key, has_annotators = None, bool(annotators) or annotations is not None
+    paths = {name: _path(value) for name, value in files.items()}
+    has_annotators = _check_annotators(annotators, annotations, consensus)
     label, labels, classes, multi = _read_sets(label, labels, classes, multi_label, has_annotators)
-    if isinstance(data, (str, os.PathLike)):
+    is_file = isinstance(data, (str, os.PathLike))
+    if is_file:
         data = Path(os.path.abspath(data))
         label, text, id, group, time = map(_column_name, (label, text, id, group, time))
-    elif data is not None:
-        memory = InMemory(data, labels, label, text, classes, features=features)
-        given = adapt(memory, has_annotators=has_annotators)
-        data = given.data
-        labels = given.labels
-        label = given.label
-        text = given.text
-        classes = given.classes
-        labels_key = given.labels_key
-    pred_probs, embeddings = load_table(pred_probs, id), load_table(embeddings, id)
-    votes = None if annotations is None else read_annotations(annotations, id, label)
+    given = InMemory(data, labels, label, text, classes, features=features)
+    if data is not None and not is_file:
+        given = adapt(given, has_annotators=has_annotators)
+    votes = None if annotations is None else read_annotations(annotations, id, given.label)
+    data = given.data
+    labels = given.labels
+    classes = given.classes
+    pred_probs = load_table(pred_probs, id)
+    embeddings = load_table(embeddings, id)
     request = Request(
         data, labels, pred_probs, embeddings, trusted, votes, classes, seed, progress, cache
     )
     columns = {
-        "label": label,
-        "text": text,
+        "label": given.label,
+        "text": given.text,
         "id": id,
         "group": group,
         "time": time,
@@ -165,25 +169,38 @@ def read_rows(
         {
             "data": request.path and str(request.path),
             **paths,
-            "labels_key": labels_key,
+            "labels_key": given.labels_key,
             **columns,
             "consensus": consensus,
             "features": features,
             "weights": None,
-            "trusted": _path(trusted),
             "classes_named": classes is not None,
             "header": header,
-            "test": _path(test),
-            "describe": _path(describe),
             "multi_label": multi,
         },
     )
-    if not source.has_columns:
-        check_no_columns(columns, str(request.path or source.name))
+    _check_columns(columns, source, request)
     if features is not None:
         _check_features(features, source, request)
     rows = _read_source(source, request, paths, test, trusted, describe)
     return replace(_comparable(rows), seconds=perf_counter() - began)
+
+
+def _check_annotators(annotators: Sequence[str], annotations: Any, consensus: str) -> bool:
+    """Return whether there are votes; refuse votes from two places, and an unknown consensus."""
+    if len(annotators) and annotations is not None:
+        raise ValueError("Expected either `annotators` or `annotations`, got both.")
+    check_word("consensus", consensus, METHODS)
+    return bool(annotators) or annotations is not None
+
+
+def _check_columns(columns: Mapping[str, Any], source: Source, request: Request) -> None:
+    named = [name for name, column in columns.items() if column not in (None, [])]
+    if named and not source.has_columns:
+        raise ValueError(
+            f"Expected no columns for {request.path or source.name}, got {preview(named)}. Only"
+            " tables have columns."
+        )
 
 
 def _read_source(
@@ -197,35 +214,24 @@ def _read_source(
     """Return the rows of ``source`` with what other arguments know of them."""
     rows = _with_sets(source.read(request))
     if test is not None:
-        rows = replace(rows, test=rows.source.read_test(test, rows, request))
-    rows = _with_other_files(rows, request, paths)
-    if trusted is not None and rows.trusted is None:
-        rows = replace(rows, trusted=_trusted_rows(rows, load_array(trusted, "trusted")))
-    if describe is not None:
-        rows = with_descriptions(rows, describe)
-    return rows
-
-
-def _with_other_files(
-    rows: AuditData, request: Request, paths: Mapping[str, str | None]
-) -> AuditData:
-    """Return ``rows`` with votes, predictions and embeddings from other files."""
+        rows = replace(rows, test=source.read_test(test, rows, request))
     if request.annotations is not None and rows.labels.votes is None:
         rows = attach_votes(rows, request.annotations, request.classes)
-    source, index = rows.source, request.data if rows.source.has_columns else request.labels
+    index = request.data if source.has_columns else request.labels
     if request.pred_probs is not None:
-        pred_probs = _matched(rows, request.pred_probs, paths["pred_probs"], index, "pred_probs")
-        rows = _with_pred_probs(rows, pred_probs, request.classes is not None)
-        if source.is_voted and rows.labels.votes is not None:  # the predictions resolve ties
+        table = _matched(rows, request.pred_probs, paths["pred_probs"], index, "pred_probs")
+        rows = _with_pred_probs(rows, table, request.classes is not None)
+        votes = rows.labels.votes
+        if source.is_voted and votes is not None:  # the predictions resolve ties
             method = source.config["consensus"]
-            voted = first_labels(
-                rows.labels.votes, len(rows.classes), method, request.seed, rows.pred_probs
-            )
+            voted = first_labels(votes, len(rows.classes), method, request.seed, rows.pred_probs)
             rows = replace(rows, labels=replace(rows.labels, codes=voted))
     if request.embeddings is not None:
-        embeddings = _matched(rows, request.embeddings, paths["embeddings"], index, "embeddings")
-        rows = with_features(rows, load_array(embeddings, "embeddings"), "embeddings")
-    return rows
+        table = _matched(rows, request.embeddings, paths["embeddings"], index, "embeddings")
+        rows = with_features(rows, load_array(table, "embeddings"), "embeddings")
+    if trusted is not None and rows.trusted is None:
+        rows = replace(rows, trusted=_trusted_rows(rows, load_array(trusted, "trusted")))
+    return rows if describe is None else with_descriptions(rows, describe)
 
 
 def _with_sets(data: AuditData) -> AuditData:
@@ -249,22 +255,21 @@ def _read_sets(
     one label per row.
     """
     columns = label if isinstance(label, (list, tuple)) else None
+    if multi_label == COLUMNS and isinstance(label, str):
+        columns = label.split(",")
     if has_annotators and (multi_label is not None or columns is not None):
         raise ValueError(
             "Expected one label per row with `annotators`, got several. Leave one of the options"
             " out."
         )
-    if multi_label == COLUMNS and isinstance(label, str):
-        columns = label.split(",")
     if columns is not None:
-        names = _column_labels(columns)
-        multi = {
-            "kind": COLUMNS,
-            "separator": separator_for(names),
-            "labels": names,
-            "columns": names,
-        }
-        return ",".join(names), labels, None, multi
+        names = [str(name).strip() for name in columns]
+        if len({*names}) < max(2, len(names)) or not all(names):
+            raise ValueError(
+                f"Expected the names of two label columns or more, each once, got {preview(names)}."
+            )
+        multi = {"kind": COLUMNS, "separator": separator_for(names)}
+        return ",".join(names), labels, None, {**multi, "labels": names, "columns": names}
     if multi_label is not None:
         if not isinstance(multi_label, str) or not multi_label:
             raise ValueError(
@@ -273,22 +278,12 @@ def _read_sets(
             )
         known = None if classes is None else list(map(str, classes))
         return label, labels, None, {"kind": "words", "separator": multi_label, "labels": known}
-    matrix = (
-        load_array(labels, "labels") if (_path(labels) or "").lower().endswith(".npy") else labels
-    )
+    is_file = isinstance(labels, (str, os.PathLike)) and str(labels).lower().endswith(".npy")
+    matrix = load_array(labels, "labels") if is_file else labels
     if not is_matrix(matrix) and not are_lists(matrix):
         return label, labels, classes, None
     words, multi = sets_as_words(matrix, classes)
     return label, words, None, multi
-
-
-def _column_labels(columns: Sequence[Any]) -> list[str]:
-    names = [str(name).strip() for name in columns]
-    if len({*names}) < 2 or len({*names}) < len(names) or not all(names):
-        raise ValueError(
-            f"Expected the names of two label columns or more, each once, got {preview(names)}."
-        )
-    return names
 
 
 def _comparable_sets(data: AuditData) -> AuditData:
@@ -315,7 +310,12 @@ def _comparable_sets(data: AuditData) -> AuditData:
 def _find_source(request: Request, config: dict[str, Any]) -> Source:
     """Return the source that accepts the request; refuse what none accepts."""
     path = request.path
-    check_exists(path)
+    if path is not None:
+        if not path.exists():
+            raise FileNotFoundError(
+                f"Expected a file or a folder to audit at {path}, found none.{near_file(path)}"
+            )
+        request = replace(request, tool=find_tool(path))
     if odd := [value for value in config.values() if isinstance(value, str) and not is_utf8(value)]:
         raise ValueError(
             f"Expected names in UTF-8, which config.json can hold, got {preview(odd)}. Rename them."
@@ -350,38 +350,20 @@ def _check_features(features: str, source: Source, request: Request) -> None:
 
 
 def read_again(config: dict[str, Any], cache: PathLike | None = None) -> AuditData:
-    names = (
-        "label",
-        "text",
-        "id",
-        "group",
-        "time",
-        "trusted",
-        "test",
-        "labels",
-        "embeddings",
-        "features",
-        "describe",
-        "annotations",
-        "consensus",
-    )
+    names = ["label", "text", "id", "group", "time", "trusted", "test", "labels", "embeddings"]
+    names += ["features", "describe", "annotations", "consensus", "ignore", "annotators"]
+    if config["data"] is None:
+        names.append("pred_probs")
     options = {name: config[name] for name in names if config.get(name) is not None}
     multi = config.get("multi_label") or {}
-    if multi.get("kind") in (COLUMNS, "words"):
-        options |= {"multi_label": COLUMNS if multi["kind"] == COLUMNS else multi["separator"]}
+    if multi.get("kind") == COLUMNS:
+        options["multi_label"] = COLUMNS
+    elif multi.get("kind") == "words":
+        options["multi_label"] = multi["separator"]
     if multi or config.get("classes_named"):
         options["classes"] = multi["labels"] if multi else config["classes"]
-    if config["data"] is None:
-        options["pred_probs"] = config["pred_probs"]
-    return read_rows(
-        config["data"],
-        **options,
-        ignore=config["ignore"] or (),
-        annotators=config["annotators"] or (),
-        header=config.get("header", True),
-        seed=config["seed"],
-        cache=cache,
-    )
+    header = config.get("header", True)
+    return read_rows(config["data"], **options, header=header, seed=config["seed"], cache=cache)
 
 
 def _comparable(data: AuditData) -> AuditData:
@@ -429,16 +411,13 @@ def _matched(data: AuditData, table: Any, path: str | None, index: Any, name: st
     """
     if not hasattr(table, "iloc") or not hasattr(table, "columns"):
         return table
-    first, id = table.columns[0] if len(table.columns) else None, data.source.config["id"]
-    if (
-        path is not None
-        and len(table) == data.source_rows - 1
-        and all(map(_is_number, table.columns))
-    ):
+    id = data.source.config["id"]
+    has_header = not all(map(_is_number, table.columns))
+    if path is not None and not has_header and len(table) == data.source_rows - 1:
         return read_file(Path(path), header=False)  # as numpy.savetxt writes it
-    # the index of pandas
-    if str(first).startswith("Unnamed: ") and table[first].tolist() == list(range(len(table))):
-        table = table.drop(columns=first)
+    first = str(table.columns[0]) if len(table.columns) else ""
+    if first.startswith("Unnamed: ") and table[first].tolist() == list(range(len(table))):
+        table = table.drop(columns=first)  # the index of pandas
     if id is None or id not in table.columns:
         check_order(table, index, name)
         return table
@@ -470,7 +449,8 @@ def _with_pred_probs(data: AuditData, pred_probs: Any, in_order: bool) -> AuditD
     array = load_array(pred_probs, "pred_probs")
     p = align(data, array, "pred_probs")
     classes = data.labels.names
-    K, shown = len(classes), preview(list(classes))
+    K = len(classes)
+    shown = preview(list(classes))
     if p.ndim != 2 or p.shape[1] != K or p.dtype.kind not in "fiu":
         raise ValueError(
             f"Expected `pred_probs` of shape ({data.source_rows}, {K}), a column for each class in"
@@ -480,7 +460,8 @@ def _with_pred_probs(data: AuditData, pred_probs: Any, in_order: bool) -> AuditD
     if (names := column_names(pred_probs)) is not None:
         column_of = list(find_words(map(str, names), classes).values())
         if {*column_of} == {*range(K)}:
-            p, in_order = p[:, [column_of.index(k) for k in range(K)]], True
+            p = p[:, [column_of.index(k) for k in range(K)]]
+            in_order = True
         elif not all(isinstance(name, (int, float, np.number)) for name in names):
             raise ValueError(
                 f"Expected the columns of `pred_probs` to be called as the classes, {shown}, got"
@@ -488,42 +469,40 @@ def _with_pred_probs(data: AuditData, pred_probs: Any, in_order: bool) -> AuditD
                 " in order, pass an array or a .npy file."
             )
     p = p.astype(np.float32)
-    finite = np.isfinite(p).all(1)
+    finite = np.asarray(np.isfinite(p).all(1))
+    data = replace(data, pred_probs=p).subset(finite, "NaN or infinite predictions")
+    p = p[finite]
+    low = float(p.min()) if p.size else 0.0
     if data.labels.are_sets:
-        if (p[finite] < 0).any() or (p[finite] > 1).any():
+        if low < 0 or (p > 1).any():
             raise ValueError(
                 "Expected the probability of each label in `pred_probs`, from 0 to 1, got"
-                f" {float(p[finite].min()):.4g} to {float(p[finite].max()):.4g}. Take the sigmoid"
-                " of logits first."
+                f" {low:.4g} to {float(p.max()):.4g}. Take the sigmoid of logits first."
             )
-        return replace(data, pred_probs=p).subset(finite, "NaN or infinite predictions")
-    sums = p[finite].sum(1)
-    if (p[finite] < 0).any() or (np.abs(sums - 1) > 0.01).any():
+        return data
+    sums = p.sum(1)
+    if low < 0 or (np.abs(sums - 1) > 0.01).any():
         raise ValueError(
             "Expected probabilities in `pred_probs`, none negative, rows that sum to one, got"
-            f" {float(p[finite].min()):.4g} as the smallest and sums from {sums.min():.4g} to"
-            f" {sums.max():.4g}. Take the softmax of logits first."
+            f" {low:.4g} as the smallest and sums from {sums.min():.4g} to {sums.max():.4g}. Take"
+            " the softmax of logits first."
         )
-    p[finite] /= sums[:, None]
+    p /= sums[:, None]
     if not in_order:
-        _check_column_order(data.classes, data.given[finite], p[finite])
-    agree = p[finite].argmax(1) == data.given[finite]
+        _check_column_order(data.classes, data.given, p)
+    agree = p.argmax(1) == data.given
     notes = (*data.notes, SEEN) if len(agree) >= 50 and agree.all() else data.notes
-    return replace(data, pred_probs=p, notes=notes).subset(finite, "NaN or infinite predictions")
+    return replace(data, pred_probs=p, notes=notes)
 
 
-def _check_column_order(
-    classes: tuple[str, ...], given: NDArray[np.int64], p: NDArray[np.float32]
-) -> None:
+def _check_column_order(classes: tuple[str, ...], given: Ints, p: Floats32) -> None:
     """Refuse columns that match more labels in the order of words (0, 1, 10, 2, …), as torchvision
     sorts folders.
     """
     by_word = sorted(range(len(classes)), key=lambda k: classes[k])
     column = p.argmax(1)
-    hits, hits_by_word = (
-        int((column == given).sum()),
-        int((np.array(by_word)[column] == given).sum()),
-    )
+    hits = int((column == given).sum())
+    hits_by_word = int((np.array(by_word)[column] == given).sum())
     if hits_by_word > hits:
         raise ValueError(
             f"Expected the columns of `pred_probs` in the order {preview(list(classes))}, in which"
@@ -533,7 +512,7 @@ def _check_column_order(
         )
 
 
-def _trusted_rows(data: AuditData, trusted: NDArray[Any]) -> NDArray[np.bool_]:
+def _trusted_rows(data: AuditData, trusted: Array) -> Mask:
     """Return booleans (N,) from one boolean for each row of the source, or from row numbers."""
     flags = np.zeros(data.source_rows, dtype=bool)
     if trusted.dtype == bool and trusted.shape == flags.shape:

@@ -45,7 +45,7 @@ def label_cells(
 
     ``class_names`` are the names in a data set whose lists have numbers of classes.
     """
-    multi = audit.config.get("multi_label") or {}
+    multi = audit.multi_label
     if columns := multi.get("columns"):
         return column_cells(labels, {name: cells_of(name) for name in columns})
     name = label_name(audit.config)
@@ -96,9 +96,9 @@ def spell_labels(audit: Audit, cells: Sequence[Any], names: Collection[str]) -> 
     """Return how the source spells each of the labels ``names``; ``cells`` are those that it
     has.
     """
-    if not audit.config.get("multi_label"):
+    if not audit.multi_label:
         return spell_classes(audit, cells, names)
-    return {name: name for name in names} | spell_cells(audit, cells)
+    return {name: name for name in names} | {NONE: ""} | audit.spellings(cells)
 
 
 def spell_classes(audit: Audit, cells: Sequence[Any], names: Iterable[str] = ()) -> dict[str, Any]:
@@ -164,12 +164,4 @@ def merge_labels(
 
 def label_names_of(audit: Audit) -> tuple[str, ...]:
     """The labels of an audit: its classes, or those that rows have several of."""
-    multi = audit.config.get("multi_label")
-    return tuple(multi["labels"]) if multi else audit.classes
-
-
-def spell_cells(audit: Audit, cells: Sequence[Any]) -> dict[str, Any]:
-    """How the source spells each word that it has; others are spelled as they are, and no label as
-    an empty cell.
-    """
-    return {NONE: ""} | audit.spellings(cells)
+    return tuple(audit.multi_label.get("labels", audit.classes))

@@ -8,16 +8,18 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+import pandas as pd
 
 from noiseproof.audit.decisions import Decision
+from noiseproof.audit.figures import new_axes
 from noiseproof.audit.files import FILES, PARQUET, Audit, check_decisions, read_audit, write_json
 from noiseproof.audit.plan import FIRST
 from noiseproof.audit.sample import read_design, read_population
-from noiseproof.core.files import replacing_all
+from noiseproof.core.arrays import Floats, Ints, Mask
+from noiseproof.core.files import replacing, replacing_all
 from noiseproof.core.messages import counted
 from noiseproof.data.frames import write_csv
 from noiseproof.judge.interval import NEGLIGIBLE
@@ -26,9 +28,6 @@ from noiseproof.judge.measure.calibrate import Calibrated, recalibrate
 from noiseproof.judge.measure.design import is_wrong, measured_answers
 from noiseproof.judge.measure.estimate import Measurement, measure
 from noiseproof.judge.measure.interval import Bounded, exact_share
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 DIAGRAM = "reliability.png"
 CHANGED = ("is_label_issue", "label_quality", "suggestion_quality", "why")  # columns of issues.csv
@@ -126,8 +125,6 @@ def _write_issues(folder: Path, changed: pd.DataFrame) -> None:
     """Replace columns of issues.csv and issues.parquet and sort their rows; every other cell stays
     as it is.
     """
-    import pandas as pd
-
     changed = changed.set_index("row")[list(CHANGED)]
     path = folder / FILES[0]
     with open(path, "rb") as file:
@@ -176,7 +173,8 @@ def _counts(audit: Audit) -> dict[str, Any]:
 
 
 def _verdict(audit: Audit, measurement: Measurement) -> str:
-    rate, issues = measurement.rate, int(audit.issues["is_label_issue"].sum())
+    rate = measurement.rate
+    issues = int(audit.issues["is_label_issue"].sum())
     return (
         f"{rate.value:.1%} of the labels are wrong by {measurement.decisions} measured decisions"
         f" (95 % confidence interval {rate.low:.1%} to {rate.high:.1%}): {issues} of"
@@ -195,8 +193,6 @@ def reliability(audit: Audit, answers: Sequence[Decision]) -> pd.DataFrame:
     rows of its stratum over the decisions there; the interval is exact for the effective number of
     decisions (Korn & Graubard 1998).
     """
-    import pandas as pd
-
     measured = _decided(answers)
     rows = np.array(list(measured))
     wrong = np.array([is_wrong(answer) for answer in measured.values()])
@@ -212,9 +208,7 @@ def reliability(audit: Audit, answers: Sequence[Decision]) -> pd.DataFrame:
     return pd.concat(tables, ignore_index=True)
 
 
-def _cross_fitted(
-    audit: Audit, answers: Sequence[Decision], rows: NDArray[np.int64], place: NDArray[np.int64]
-) -> NDArray[np.float64]:
+def _cross_fitted(audit: Audit, answers: Sequence[Decision], rows: Ints, place: Ints) -> Floats:
     """P(wrong) of the measured rows (n,), recalibrated by the decisions of the other folds."""
     population = read_population(audit)
     fold = np.random.default_rng(0).permutation(len(rows)) % FOLDS
@@ -226,7 +220,7 @@ def _cross_fitted(
     return predicted
 
 
-def _weights(audit: Audit, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+def _weights(audit: Audit, rows: Ints) -> Floats:
     """Return how many rows each measured one stands for, (n,): the rows of its stratum over the
     measured ones there.
     """
@@ -236,12 +230,11 @@ def _weights(audit: Audit, rows: NDArray[np.int64]) -> NDArray[np.float64]:
     return np.asarray(design.sizes[strata] / np.bincount(strata)[strata])
 
 
-def _bins(
-    predicted: NDArray[np.float64], wrong: NDArray[np.bool_], weight: NDArray[np.float64]
-) -> list[dict[str, Any]]:
+def _bins(predicted: Floats, wrong: Mask, weight: Floats) -> list[dict[str, Any]]:
     """Means of the predictions and of what was measured, in bins of about as many decisions."""
     count = max(1, min(MOST_BINS, len(predicted) // PER_BIN))
-    edges = np.unique(np.quantile(predicted, np.linspace(0, 1, count + 1)[1:-1]))
+    shares = np.linspace(0, 1, count + 1)[1:-1]
+    edges = np.unique(np.quantile(predicted, shares))
     bins = []
     bin_of = np.searchsorted(edges, predicted, side="right")
     for number in np.unique(bin_of):
@@ -258,7 +251,7 @@ def _bins(
     return bins
 
 
-def weighted_share(hits: NDArray[np.bool_], weight: NDArray[np.float64]) -> Bounded:
+def weighted_share(hits: Mask, weight: Floats) -> Bounded:
     """Return the weighted share of ``hits`` (n,), with the exact interval of 1/Σw² draws (Korn &
     Graubard 1998).
     """
@@ -268,24 +261,16 @@ def weighted_share(hits: NDArray[np.bool_], weight: NDArray[np.float64]) -> Boun
 
 
 def _draw(table: pd.DataFrame, path: Path) -> Path:
-    import pandas as pd
-
-    from noiseproof.analysis.figures import Figure, Layer
-    from noiseproof.analysis.page.files import save
-
-    figure = Figure(
-        name="reliability",
-        title="Reliability of P(wrong)",
-        reading="Above the diagonal more labels are wrong than predicted, below it fewer.",
-        paper="",
-        data=pd.concat(
-            [table, pd.DataFrame({"diagonal": np.linspace(0, 1, 21)})], ignore_index=True
-        ),
-        layers=(
-            Layer("line", "diagonal", "diagonal", label="as many wrong as predicted"),
-            Layer("points", "predicted", "measured", color="probabilities", low="low", high="high"),
-        ),
-        x_label="predicted P(wrong)",
-        y_label="measured share of wrong labels",
+    axes = new_axes(
+        "Reliability of P(wrong)", "predicted P(wrong)", "measured share of wrong labels"
     )
-    return save([figure], path)[0]
+    axes.plot([0, 1], [0, 1], "k:", label="as many wrong as predicted")
+    for name, bins in table.groupby("probabilities", sort=False):
+        below = bins["measured"] - bins["low"]
+        above = bins["high"] - bins["measured"]
+        widths = np.maximum([below, above], 0)
+        axes.errorbar(bins["predicted"], bins["measured"], widths, fmt="o", label=name)
+    axes.legend()
+    with replacing(path) as part:
+        axes.figure.savefig(part, format="png", dpi=200, metadata={"Software": None})
+    return path

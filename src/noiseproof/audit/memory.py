@@ -18,9 +18,10 @@ from noiseproof.data.pictures import PRETRAINED, THUMBNAIL, EfficientNetFeatures
 
 INPUTS = ("x", "X", "features", "embeddings", "data")
 LABELS = ("y", "labels", "label", "given", "targets")
-TEXT, LABEL = "text", "label"  # columns of a table that is made from texts and labels
-# pixels of a side, and bytes of all pictures that are read into memory
-LARGEST, MOST_BYTES = 224, 2**31
+TEXT = "text"  # the columns of a table that is made from texts and labels
+LABEL = "label"
+LARGEST = 224  # pixels of a side of pictures that are read into memory
+MOST_BYTES = 2**31  # of all of them
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,7 +115,9 @@ def _from_torch(given: InMemory) -> InMemory:
     if given.labels is not None:
         raise ValueError("Expected no `labels` with a torch Dataset of (x, y).")
     names = getattr(given.data, "classes", None)
-    classes = given.classes or (list(map(str, names)) if isinstance(names, (list, tuple)) else None)
+    classes = given.classes
+    if not classes and isinstance(names, (list, tuple)):
+        classes = list(map(str, names))
     x, labels = read_pairs(given.data, _picture_side(given), "squash")
     if isinstance(x, list):
         return _table(InMemory(None, labels, classes=classes), as_frame({TEXT: x}), TEXT)

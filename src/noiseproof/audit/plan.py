@@ -12,6 +12,7 @@ import numpy as np
 
 from noiseproof.audit.decisions import (
     BadDecisions,
+    Choice,
     Decision,
     Standing,
     find_decisions,
@@ -70,28 +71,21 @@ class Plan:
 
     def as_dict(self) -> dict[str, Any] | None:
         """The gain as plain values."""
-        return (
-            None
-            if self.gain is None
-            else {"basis": self.basis, "labels": len(self.accepted)} | asdict(self.gain)
-        )
+        if self.gain is None:
+            return None
+        return {"basis": self.basis, "labels": len(self.accepted), **asdict(self.gain)}
 
     def expected(self) -> str:
         """What the changes are expected to do, in one phrase."""
         decided = len(self.changes) - len(self.accepted)
-        error = (
-            ""
-            if self.reviewers is None
-            else f" (single answers are wrong in {self.reviewers.error.as_share()})"
-        )
-        parts = (
-            [f"{counted(decided, 'label')} mended by decisions{error}"]
-            if decided or self.gain is None
-            else []
-        )
-        return "; ".join(
-            parts if self.gain is None else [*parts, self._expected_of_accepted(self.gain)]
-        )
+        parts = []
+        if decided or self.gain is None:
+            parts.append(f"{counted(decided, 'label')} mended by decisions")
+            if self.reviewers is not None:
+                parts[0] += f" (single answers are wrong in {self.reviewers.error.as_share()})"
+        if self.gain is not None:
+            parts.append(self._expected_of_accepted(self.gain))
+        return "; ".join(parts)
 
     def _expected_of_accepted(self, gain: Gain) -> str:
         by = {
@@ -102,8 +96,9 @@ class Plan:
             ),
             "assumed": "if the probabilities of the audit are right",
         }
-        mended, spoiled = (part.as_count() for part in (gain.mended, gain.spoiled))
         rows = f"{counted(len(self.accepted), 'label')} that nobody decided on"
+        mended = gain.mended.as_count()
+        spoiled = gain.spoiled.as_count()
         return f"of {rows}, {mended} mended, {spoiled} spoiled, {by[self.basis]}"
 
     def check(
@@ -117,9 +112,9 @@ class Plan:
         expected = self._expected_of_accepted(self.gain)
         more = self.measured + (FIRST if self.basis == "assumed" else max(self.gain.needed, 0))
         if self.basis == "assumed":
-            among = (
-                f"none of {self.measured} among the labels to change" if self.measured else "none"
-            )
+            among = "none"
+            if self.measured:
+                among = f"none of {self.measured} among the labels to change"
             raise Refused(
                 f"Expected measured decisions for {accept_all}, got {among}: {expected}, which"
                 f" nothing has measured yet. Measure it first, `noiseproof review {folder}"
@@ -163,63 +158,50 @@ def plan_corrections(
     check_decisions([*decisions.values(), *merges.values()], audit)
     decided = _decided(decisions)
     population = read_population(audit)
-    calibrated, reviewers = (
-        recalibrate(audit, population, answers),
-        agreement(answers, len(audit.classes)),
-    )
-    slips = () if yes else tuple(sorted(find_slips(audit, answers, calibrated) & decided.keys()))
+    calibrated = recalibrate(audit, population, answers)
+    slips = set() if yes else find_slips(audit, answers, calibrated) & decided.keys()
     measured = sum(answer.names_label for answer in measured_answers(answers).values())
-    better = calibrated.accepted & accept_all
+    rows = audit.issues["row"]
+    passed = [row for row, one in decisions.items() if not one.names_label]
+    better = calibrated.accepted & accept_all & ~rows.isin(passed).to_numpy()
     if not measured:
         better &= audit.issues["is_label_issue"].to_numpy()
-    better &= (
-        ~audit.issues["row"]
-        .isin([row for row, one in decisions.items() if not one.names_label])
-        .to_numpy()
-    )
-    undecided = better & ~audit.issues["row"].isin(list(decisions)).to_numpy()
-    rows = audit.issues.loc[undecided, ["row", "suggested_label"]]
-    accepted = dict(
-        sorted(zip(rows["row"].tolist(), rows["suggested_label"].tolist(), strict=True))
-    )
-    changes = {
-        row: label for row, label in sorted((accepted | decided).items()) if row not in slips
-    }
+    undecided = better & ~rows.isin(list(decisions)).to_numpy()
+    suggested = audit.issues["suggested_label"]
+    pairs = zip(rows[undecided].tolist(), suggested[undecided].tolist(), strict=True)
+    accepted = dict(sorted(pairs))
+    planned = sorted((accepted | decided).items())
+    changes = {row: label for row, label in planned if row not in slips}
     basis: Basis = "known labels" if any((audit.summary.get("known") or {}).values()) else "assumed"
-    expected = None
-    if accepted:
-        expected = gain(population, answers, better)
-        basis = basis if expected is None else "measured"
-        expected = expected or expected_gain(calibrated, undecided)
-    excluded, unclear = (
-        tuple(sorted(row for row, one in decisions.items() if one.decision == choice))
-        for choice in ("exclude", "unclear")
-    )
+    expected = gain(population, answers, better) if accepted else None
+    if expected is not None:
+        basis = "measured"
+    elif accepted:
+        expected = expected_gain(calibrated, undecided)
+    labels = [label for word in changes.values() for label in labels_in(word, audit.config)]
+    known = label_names_of(audit)
     return Plan(
         changes,
         accepted,
         expected,
         basis,
         measured,
-        reviewers,
-        slips,
-        excluded,
-        unclear,
-        resolve_merges(merges),
-        _new_labels(audit, changes),
-        _kept(decisions, decided),
+        reviewers=agreement(answers, len(audit.classes)),
+        slips=tuple(sorted(slips)),
+        excluded=_rows_with("exclude", decisions),
+        unclear=_rows_with("unclear", decisions),
+        becomes=resolve_merges(merges),
+        new_classes=tuple(label for label in dict.fromkeys(labels) if label not in known),
+        kept=_kept(decisions, decided),
     )
-
-
-def _new_labels(audit: Audit, changes: Mapping[int, str]) -> tuple[str, ...]:
-    named = dict.fromkeys(
-        label for word in changes.values() for label in labels_in(word, audit.config)
-    )
-    return tuple(label for label in named if label not in label_names_of(audit))
 
 
 def _kept(decisions: Mapping[int, Decision], decided: Mapping[int, str]) -> tuple[int, ...]:
     return tuple(row for row, one in decisions.items() if one.names_label and row not in decided)
+
+
+def _rows_with(choice: Choice, decisions: Mapping[int, Decision]) -> tuple[int, ...]:
+    return tuple(sorted(row for row, one in decisions.items() if one.decision == choice))
 
 
 def _decided(decisions: Mapping[int, Decision]) -> dict[int, str]:
@@ -241,18 +223,20 @@ def expected_gain(calibrated: Calibrated, changed: Any) -> Gain:
 
     Rows are independent then, so that the variances of single rows add up.
     """
-    right, given = calibrated.suggestion[changed], 1 - calibrated.wrong[changed]
+    right = calibrated.suggestion[changed]
+    given = 1 - calibrated.wrong[changed]
+    count = float(len(right))
 
     def total(mean: Any, variance: Any, low: float) -> Bounded:
-        value, spread = float(mean.sum()), 1.96 * math.sqrt(float(variance.sum()))
-        return Bounded(value, max(low, value - spread), min(float(len(right)), value + spread))
+        value = float(mean.sum())
+        spread = 1.96 * math.sqrt(float(variance.sum()))
+        return Bounded(value, max(low, value - spread), min(count, value + spread))
 
+    net = right - given
     return Gain(
         mended=total(right, right * (1 - right), 0.0),
         spoiled=total(given, given * (1 - given), 0.0),
-        net=total(
-            right - given, np.maximum(right + given - (right - given) ** 2, 0.0), -float(len(right))
-        ),
+        net=total(net, np.maximum(right + given - net**2, 0.0), -count),
         decisions=0,
         needed=FIRST,
     )
@@ -327,17 +311,14 @@ def differ(lines: Iterable[Decision]) -> bool:
     """
     opinions: dict[str, tuple[str, str]] = {}  # of each reviewer
     is_conflict = False
-    for line in opinions_of(lines):
+    for line in lines:
+        if line.decision in ("skip", "note"):  # which are no opinions
+            continue
         if is_conflict:
             opinions = {}
         opinions[line.reviewer] = ("", line.label) if line.names_label else (line.decision, "")
         is_conflict = len({*opinions.values()}) > 1
     return is_conflict
-
-
-def opinions_of(lines: Iterable[Decision]) -> list[Decision]:
-    """The lines that have an opinion on the row: neither a skip nor a note."""
-    return [line for line in lines if line.decision not in ("skip", "note")]
 
 
 def conflicts(standing: Standing) -> list[int]:

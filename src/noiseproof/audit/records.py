@@ -7,7 +7,9 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
+from typing import Any, BinaryIO, TypeAlias
+
+import pandas as pd
 
 from noiseproof.audit.csvfile import Changes, TextRecords
 from noiseproof.audit.files import as_ids, as_words
@@ -20,9 +22,6 @@ from noiseproof.core.tablefiles import (
     table_kind,
 )
 from noiseproof.data.frames import read_arrow, read_file, sheet_frame
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 class FrameRecords:
@@ -139,7 +138,9 @@ class JsonRecords(FileRecords):
 
 
 def _edited_line(line: str, row: int, changes: Changes, is_ascii: bool) -> str:
-    new = changes.of_row(row) | {name: column[row] for name, column in changes.added.items()}
+    new = changes.of_row(row)
+    for name, column in changes.added.items():
+        new[name] = column[row]
     if not new and not changes.dropped:
         return line
     old = json.loads(line)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+import numpy as np
 
 from noiseproof.audit.decisions import (
     NO_ROW,
@@ -15,7 +16,6 @@ from noiseproof.audit.decisions import (
     Standing,
     find_decisions,
     read_log,
-    write_csv,
 )
 from noiseproof.audit.files import DESIGN, Audit, check_decisions, read_audit
 from noiseproof.audit.result import AuditResult
@@ -25,54 +25,54 @@ from noiseproof.audit.sources import SOURCES
 SOURCE = ("data", "labels", "label")  # entries of config.json that locate the labels
 
 
-@dataclass(frozen=True)
-class Renewal:
-    """Decisions that moved aside, and those that another audit takes over once it is written."""
-
-    message: str
-    path: Path
-    carried: Sequence[Decision]
-
-    def finish(self) -> None:
-        """Write the decisions that are carried over."""
-        if self.carried:
-            write_csv(self.carried, self.path)
-
-
-def renew_decisions(folder: str | Path, report: AuditResult) -> Renewal | None:
+def renew_decisions(
+    folder: str | Path, report: AuditResult
+) -> tuple[str, Path, Sequence[Decision]] | None:
     """Move the decisions in ``folder`` aside where they do not fit ``report``, which is to be saved
     there.
 
     A decision stays with its row of the same file: found by its content, else by its id where both
     audits have the same kind of ids. What does not fit is kept under another name. The designed
     sample (measure.json and strata.npy) stays if the audited rows are the same.
+
+    Returns:
+        What to tell, and the file and its decisions to write once the new audit is written; None
+        where all stays.
     """
     path = find_decisions(folder)
     design = [file for file in (path.with_name(name) for name in DESIGN) if file.exists()]
     if not path.exists() and not design:
         return None
     lines = _read_whole(path)
-    digest = hashlib.sha256((path if path.exists() else design[0]).read_bytes()).hexdigest()[:8]
+    counted = path if path.exists() else design[0]
+    digest = hashlib.sha256(counted.read_bytes()).hexdigest()[:8]
     carried, is_same = _carried(path.parent, lines, report)
     if carried is None:  # review and apply refuse the file until it is repaired
         return None
     if not is_same or len(carried) != len(lines or ()):
         for file in design:
             file.replace(file.with_name(f"{file.stem}-{digest}{file.suffix}"))
-        carried = [_without_design(line) for line in carried]
+        carried = [
+            line._replace(asked="", probability=None) if line.asked == "measure" else line
+            for line in carried
+        ]
     if carried == lines or not path.exists():
         return None
-    aside = _set_aside(path, digest)
-    if not (kept := len(Standing(carried).decisions)):
+    for file in {path, path.with_suffix(".csv")}:
+        if file.exists():
+            file.replace(file.with_stem(f"decisions-{digest}"))
+    aside = path.with_stem(f"decisions-{digest}")
+    kept = len(Standing(carried).decisions)
+    if not kept:
         gone = (
             "row numbers may mean other rows in this audit. Audits with --id carry decisions over."
         )
-        return Renewal(f"The decisions on the earlier audit are now in {aside}: {gone}", path, ())
+        return f"The decisions on the earlier audit are now in {aside}: {gone}", path, ()
     total = len(Standing(lines or ()).decisions)
     message = (
         f"{kept} of {total} decisions on the earlier audit are carried over; all are in {aside}."
     )
-    return Renewal(message, path.with_suffix(".csv"), carried)
+    return message, path.with_suffix(".csv"), carried
 
 
 def _carried(
@@ -93,7 +93,8 @@ def _carried(
             raise BadDecisions
         check_decisions(lines, old)
         carried = _carry_over(lines, old, report, is_same, place)
-        is_same &= set(old.issues["row"]) == set(report.data.row[report.data.row >= 0].tolist())
+        rows = report.data.row
+        is_same &= {*old.issues["row"]} == {*rows[rows >= 0].tolist()}
     except BadDecisions:
         carried = None if is_same else []
     except (OSError, ValueError, KeyError):  # without the earlier audit, row numbers mean nothing
@@ -109,23 +110,12 @@ def _read_whole(path: Path) -> list[Decision] | None:
         return None
 
 
-def _set_aside(path: Path, digest: str) -> Path:
-    """Give the database and the CSV file other names; return that of the one that counted."""
-    for file in {path, path.with_suffix(".csv")}:
-        if file.exists():
-            file.replace(file.with_stem(f"decisions-{digest}"))
-    return path.with_stem(f"decisions-{digest}")
-
-
-def _without_design(line: Decision) -> Decision:
-    return line._replace(asked="", probability=None) if line.asked == "measure" else line
-
-
 def _followed(old: Audit, report: AuditResult) -> dict[int, int]:
     """Return where the rows of the earlier audit are now, for rows that have no copies."""
     assert report.row_digests is not None
     place, has_copies = follow_rows(read_row_digests(old), report.row_digests)
-    return {row: now for row, now in enumerate(place.tolist()) if now >= 0 and not has_copies[row]}
+    is_known = (place >= 0) & ~has_copies
+    return dict(zip(np.flatnonzero(is_known).tolist(), place[is_known].tolist(), strict=True))
 
 
 def _carry_over(
@@ -136,9 +126,9 @@ def _carry_over(
     """
     data = report.data
     is_audited = data.row >= 0
-    labels = [data.classes[k] for k in data.given[is_audited].tolist()]
-    ids = [str(id) for id in data.names[is_audited].tolist()]
-    rows = dict(zip(data.row[is_audited].tolist(), zip(ids, labels, strict=True), strict=True))
+    words = [data.classes[k] for k in data.given[is_audited].tolist()]
+    pairs = zip(map(str, data.names[is_audited].tolist()), words, strict=True)
+    rows = dict(zip(data.row[is_audited].tolist(), pairs, strict=True))
     by_id = {}
     if SOURCES[old.config["kind"]](old.config).has_ids and _agree(old, report, *SOURCE, "id"):
         by_id = _rows_by_id(old, rows)

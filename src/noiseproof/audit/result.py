@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+import pandas as pd
 
 from noiseproof.audit.files import (
     COLUMNS,
@@ -27,6 +27,7 @@ from noiseproof.audit.files import (
 from noiseproof.audit.issues import Issue, WrongLabels
 from noiseproof.audit.rows import Digests
 from noiseproof.audit.sources.base import AuditData
+from noiseproof.core.arrays import Array, Floats32, Ints
 from noiseproof.core.files import replacing_all
 from noiseproof.core.tablefiles import safe_table
 from noiseproof.data.frames import write_csv
@@ -36,9 +37,6 @@ from noiseproof.judge.issues.base import MAX_LISTED
 from noiseproof.judge.issues.label import TRUSTED, general_sentences
 from noiseproof.judge.issues.leakage import distrust, leaking_columns
 from noiseproof.judge.labelissues import LabelIssues
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 AGAIN = 100  # rows to label again that are listed
 TAKEN = (
@@ -58,7 +56,7 @@ class AuditResult:
     # of each stage; `save` adds that of writing
     seconds: dict[str, float] = field(default_factory=dict)
     # (N, K) of models that did not see the row; of a thorough audit
-    out_of_sample: NDArray[np.float32] | None = None
+    out_of_sample: Floats32 | None = None
     row_digests: Digests | None = None  # of all rows of the source
 
     @property
@@ -67,26 +65,29 @@ class AuditResult:
         return next(issue.labels for issue in self.issues if isinstance(issue, WrongLabels))
 
     @property
-    def order(self) -> NDArray[np.int64]:
+    def order(self) -> Ints:
         """Audited rows from the worst to the best: issues first, each part by its quality, (N,)."""
-        rows, labels = np.flatnonzero(self.data.row >= 0), self.label_issues
-        return rows[np.lexsort((self.data.row[rows], labels.quality[rows], ~labels.is_issue[rows]))]
+        rows = np.flatnonzero(self.data.row >= 0)
+        labels = self.label_issues
+        keys = (self.data.row[rows], labels.quality[rows], ~labels.is_issue[rows])
+        return rows[np.lexsort(keys)]
 
     def table(self) -> pd.DataFrame:
         """The rows of issues.csv."""
-        import pandas as pd
-
         rows = self.order
-        columns = {"row": self.data.row[rows], "id": self.data.names[rows], "why": self.why(rows)}
+        data = self.data
+        columns = {"row": data.row[rows], "id": data.names[rows], "why": self.why(rows)}
         for issue in self.issues:
-            columns |= issue.columns(self.data, rows)
-        return pd.DataFrame({name: columns[name] for name in dict.fromkeys((*COLUMNS, *columns))})
+            columns |= issue.columns(data, rows)
+        order = dict.fromkeys((*COLUMNS, *columns))
+        return pd.DataFrame({name: columns[name] for name in order})
 
-    def why(self, rows: NDArray[np.int64]) -> NDArray[Any]:
+    def why(self, rows: Ints) -> Array:
         """One sentence for each of ``rows``, (R,): with its numbers for an issue, in general for
         the others.
         """
-        data, labels = self.data, self.label_issues
+        data = self.data
+        labels = self.label_issues
         is_predicted = labels.predicted[rows] == data.given[rows]
         sentences = general_sentences(
             labels.quality[rows], labels.suggestion_quality[rows], is_predicted
@@ -100,7 +101,8 @@ class AuditResult:
 
     def summary(self) -> dict[str, Any]:
         """The contents of summary.json."""
-        data, recall = self.data, self.neighbour_recall
+        data = self.data
+        recall = self.neighbour_recall
         notes = [*data.notes]
         if recall is not None and recall < 1:
             notes.append(f"Neighbours were found approximately, {recall:.1%} of the true ones.")
@@ -156,14 +158,14 @@ class AuditResult:
 
         With ``most``, no one gets more rows than that.
         """
-        import pandas as pd
-
         voted, fitted = self._voted()
-        data, labels = self.data, self.label_issues
+        data = self.data
+        labels = self.label_issues
         found = label_again(
             voted, fitted, self.annotator_quality, n, most=most, among=data.row >= 0
         )
-        rows, consensus = found["row"], labels.consensus(data.given)
+        rows = found["row"]
+        consensus = labels.consensus(data.given)
         quality = np.maximum(labels.quality, labels.suggestion_quality)
         return pd.DataFrame(
             {
@@ -179,22 +181,17 @@ class AuditResult:
 
     def votes(self) -> pd.DataFrame:
         """The rows of votes.csv: row, id, annotator and label of each vote on an audited row."""
-        import pandas as pd
-
-        votes, row = self._voted()[0].votes, self.data.row
-        is_audited = row[votes.row] >= 0
-        names, classes = (
-            np.array(votes.names, dtype=object),
-            np.array(self.data.classes, dtype=object),
+        votes = self._voted()[0].votes
+        row = self.data.row[votes.row]
+        frame = pd.DataFrame(
+            {
+                "row": row,
+                "id": self.data.names[votes.row],
+                "annotator": np.array(votes.names, dtype=object)[votes.annotator],
+                "label": np.array(self.data.classes, dtype=object)[votes.label],
+            }
         )
-        columns = (
-            row[votes.row],
-            self.data.names[votes.row],
-            names[votes.annotator],
-            classes[votes.label],
-        )
-        header = "row", "id", "annotator", "label"
-        return pd.DataFrame(dict(zip(header, (c[is_audited] for c in columns), strict=True)))
+        return frame[row >= 0].reset_index(drop=True)
 
     def _voted(self) -> tuple[VotedRows, Annotators]:
         labels = self.label_issues
@@ -214,7 +211,8 @@ def write_audit(folder: Path, report: AuditResult, *, csv_safe: bool = True) -> 
     cells as they were.
     """
     began = time.perf_counter()
-    table, predictions = report.table(), _predictions(report)
+    table = report.table()
+    predictions = _predictions(report)
     # pandas quotes carriage returns in cells only if they can end a line.
     texts = (*table["given_label"].cat.categories, *map(str, table["id"]))
     end = "\r\n" if any("\r" in text for text in texts) else "\n"
@@ -248,11 +246,12 @@ def write_audit(folder: Path, report: AuditResult, *, csv_safe: bool = True) -> 
     return written
 
 
-def _predictions(report: AuditResult) -> NDArray[np.float32] | None:
+def _predictions(report: AuditResult) -> Floats32 | None:
     """The out-of-sample predictions in the order of the source, NaN for rows that were not
     audited.
     """
-    data, probs = report.data, report.out_of_sample
+    data = report.data
+    probs = report.out_of_sample
     if probs is None or data.source_rows * probs.shape[1] > MOST_PREDICTIONS:
         return None
     audited = data.row >= 0

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 import torch
-from numpy.typing import NDArray
 
 from noiseproof.audit.decisions import Decision
 from noiseproof.audit.files import Audit, cache_beside
 from noiseproof.audit.inputs import read_again
 from noiseproof.audit.sources import SOURCES
 from noiseproof.audit.sources.base import AuditData
+from noiseproof.core.arrays import Floats32, Ints, Mask
 from noiseproof.core.plugins import load_object
 from noiseproof.data import NoisyData, Split
 from noiseproof.data.base import derive_seed
@@ -70,15 +70,15 @@ class Retraining:
     settings: Settings
     seed: int
     classes: tuple[str, ...]
-    x: NDArray[np.float32]  # (N, D)
-    given: NDArray[np.int64]  # (N,), or 0 and 1 (N, K) of several labels per row
-    corrected: NDArray[np.int64]  # the same
-    held: NDArray[np.bool_]  # (N,) the test rows
+    x: Floats32  # (N, D)
+    given: Ints  # (N,), or 0 and 1 (N, K) of several labels per row
+    corrected: Ints  # the same
+    held: Mask  # (N,) the test rows
     warning: str | None  # why their labels may be wrong
-    excluded: NDArray[np.bool_]  # (N,) rows that are not trained on once they are excluded
+    excluded: Mask  # (N,) rows that are not trained on once they are excluded
     estimator: Any = None  # a scikit-learn classifier, in place of the method
     inputs: Any = None  # N rows for it
-    merged: NDArray[np.int64] | None = None  # (K,) the class that each one becomes
+    merged: Ints | None = None  # (K,) the class that each one becomes
 
     def run(self, progress: EpochProgress | None = None) -> Comparison:
         """Train on the given and on the corrected labels; ``progress`` counts the epochs of both
@@ -97,9 +97,7 @@ class Retraining:
         spread = math.nan
         if len(gain) > 1:
             spread = 1.96 * float(gain.std(ddof=1)) / math.sqrt(len(gain))
-        f1 = None
-        if given.ndim == 2:
-            f1 = (_micro_f1(before, corrected), _micro_f1(after, corrected))
+        has_several = given.ndim == 2
         return Comparison(
             method=self.method,
             train_rows=int(trained.sum()),
@@ -111,19 +109,19 @@ class Retraining:
             before_by_given=float(_same(before, given).mean()),
             after_by_given=float(_same(after, given).mean()),
             warning=self.warning,
-            f1=f1,
+            f1=(_micro_f1(before, corrected), _micro_f1(after, corrected)) if has_several else None,
         )
 
-    def _merge(self, labels: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _merge(self, labels: Ints) -> Ints:
         return labels if self.merged is None else self.merged[labels]
 
     def _predict(
         self,
-        labels: NDArray[np.int64],
-        trained: NDArray[np.bool_],
+        labels: Ints,
+        trained: Mask,
         past: int,
         progress: EpochProgress | None,
-    ) -> NDArray[np.int64]:
+    ) -> Ints:
         """Return the classes (H,), or labels (H, K), of the test rows after training on ``trained``
         rows; ``past`` epochs were reported before.
         """
@@ -135,16 +133,14 @@ class Retraining:
                 progress(past + epoch, step, steps, row)
 
         task = self.task(labels, trained)
-        assert task.test is not None
         run = train(task, self.method, self.settings, seed=self.seed, progress=move).run
+        assert task.test is not None
         log_p = predict_log_probs(run, task.test.x).cpu().numpy()
         if labels.ndim == 1:
             return np.asarray(log_p.argmax(1))
         return np.asarray(log_p > math.log(0.5), np.int64)
 
-    def _fit_estimator(
-        self, labels: NDArray[np.int64], trained: NDArray[np.bool_]
-    ) -> NDArray[np.int64]:
+    def _fit_estimator(self, labels: Ints, trained: Mask) -> Ints:
         """Return the classes (H,) that the estimator predicts for the test rows, fitted to
         ``trained`` rows.
 
@@ -153,28 +149,30 @@ class Retraining:
         if labels.ndim == 2:
             return np.stack([self._fit_estimator(column, trained) for column in labels.T], 1)
         rows = np.flatnonzero(trained)
-        held = np.flatnonzero(self.held)
         model = FittedClasses.fit(self.estimator, select_rows(self.inputs, rows), labels[rows])
-        return np.asarray(
-            model.predict_proba(select_rows(self.inputs, held), max(2, len(self.classes))).argmax(1)
-        )
+        tested = select_rows(self.inputs, np.flatnonzero(self.held))
+        probs = model.predict_proba(tested, max(2, len(self.classes)))
+        return np.asarray(probs.argmax(1))
 
-    def task(self, labels: NDArray[np.int64], trained: NDArray[np.bool_]) -> Task:
+    def task(self, labels: Ints, trained: Mask) -> Task:
         """Return the rows ``trained`` (N,) and the test rows with these labels (N,)."""
         x = torch.from_numpy(self.x)
         y = torch.from_numpy(labels)
-        rows, held = (torch.from_numpy(np.flatnonzero(mask)) for mask in (trained, self.held))
-        return Task(NoisyData(x[rows], y[rows], self.classes, rows), test=Split(x[held], y[held]))
+        rows = torch.from_numpy(np.flatnonzero(trained))
+        held = torch.from_numpy(np.flatnonzero(self.held))
+        data = NoisyData(x[rows], y[rows], self.classes, rows)
+        return Task(data, test=Split(x[held], y[held]))
 
 
-def _same(labels: NDArray[np.int64], others: NDArray[np.int64]) -> NDArray[np.bool_]:
+def _same(labels: Ints, others: Ints) -> Mask:
     """Return whether rows have the same label, or all of several, (n,)."""
     return np.asarray((labels == others).reshape(len(labels), -1).all(1))
 
 
-def _micro_f1(predicted: NDArray[np.int64], labels: NDArray[np.int64]) -> float:
+def _micro_f1(predicted: Ints, labels: Ints) -> float:
     """F1 of all labels (n, K) together; 0 where there are none."""
-    return float(2 * (predicted & labels).sum() / max(1, predicted.sum() + labels.sum()))
+    right = (predicted & labels).sum()
+    return float(2 * right / max(1, predicted.sum() + labels.sum()))
 
 
 def plan_retraining(
@@ -204,8 +202,9 @@ def plan_retraining(
                 "Expected a method with its epochs, or an estimator, got both. Leave one of them"
                 " out."
             )
-        is_name = isinstance(estimator, str)
-        estimator = check_classifier(load_object(estimator) if is_name else estimator)
+        if isinstance(estimator, str):
+            estimator = load_object(estimator)
+        estimator = check_classifier(estimator)
     source = SOURCES[audit.config["kind"]](audit.config)
     source.check_inputs(audit.folder)
     place = source.find_rows(audit, {**decided, **changes})
@@ -213,69 +212,65 @@ def plan_retraining(
     changes = {int(place[row]): label for row, label in changes.items()}
     decided = {int(place[row]): decision for row, decision in decided.items()}
     data = read_again(audit.config, cache_beside(audit.folder))
-    data = data.subset((data.row < 0) | np.isin(data.row, audit.issues["row"].to_numpy()))
+    is_audited = np.isin(data.row, audit.issues["row"].to_numpy())
+    data = data.subset(is_audited | (data.row < 0))
     classes, given, corrected, merged = _both_labels(audit, data, changes, becomes or {})
-    excluded = np.isin(data.row, [row for row, one in decided.items() if one.decision == "exclude"])
-    held = hold_out(audit, data, given, seed)
+    rows = [row for row, one in decided.items() if one.decision == "exclude"]
+    excluded = np.isin(data.row, rows)
     together = _together(audit, data)
+    held = hold_out(audit, data, given, seed)
     # copies and groups of trusted rows may be anywhere
-    keep = held | ~np.isin(together, together[held])
-    keep &= ~(held & excluded)
-    held = held & ~excluded
+    keep = np.where(held, ~excluded, ~np.isin(together, together[held]))
+    held &= ~excluded
     if held.sum() == keep.sum():
         raise ValueError(
             f"Expected rows to train on next to the {held.sum()} trusted ones, got only copies of"
             " these and rows of their groups. Leave out --retrain."
         )
     data = data.subset(keep)
-    given = given[keep]
-    corrected = corrected[keep]
     held = held[keep]
-    excluded = excluded[keep]
     assert data.x is not None
-    name = method or audit.config["method"] or "ce"
+    config = audit.config
+    name = method or config["method"] or "ce"
     if estimator is not None:
         name = type(estimator).__name__
+    backbone = backbone_of(config["model"])
     planned = Retraining(
         method=name,
-        settings=Settings(
-            backbone_of(audit.config["model"]), epochs or audit.config["epochs"] or EPOCHS
-        ),
+        settings=Settings(backbone, epochs or config["epochs"] or EPOCHS),
         seed=seed,
         classes=classes,
         x=data.x,
-        given=given,
-        corrected=corrected,
+        given=given[keep],
+        corrected=corrected[keep],
         held=held,
         warning=_doubt(audit, data, held, decided, changes),
+        excluded=excluded[keep],
         estimator=estimator,
         inputs=None if estimator is None else estimator_inputs(estimator, data),
-        excluded=excluded,
         merged=merged,
     )
     if estimator is not None:
         return planned
     with suppress(Interrupted):  # by the number of steps
-        train(planned.task(given, ~held), planned.method, planned.settings, seed=seed, max_steps=1)
+        task = planned.task(planned.given, ~held)
+        train(task, name, planned.settings, seed=seed, max_steps=1)
     return planned
 
 
 def _both_labels(
     audit: Audit, data: AuditData, changes: Mapping[int, str], becomes: Mapping[str, str]
-) -> tuple[tuple[str, ...], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64] | None]:
+) -> tuple[tuple[str, ...], Ints, Ints, Ints | None]:
     """Return the classes with new ones, the given and the corrected labels of the rows of ``data``,
     and merged classes.
 
     Labels are numbers (N,), or 0 and 1 (N, K) of several labels per row.
     """
-    name = audit.given
-    rows = data.row.tolist()
-    before = [
-        name[r] if r >= 0 else data.classes[g]
-        for r, g in zip(rows, data.given.tolist(), strict=True)
-    ]
-    after = [changes.get(row, word) for row, word in zip(rows, before, strict=True)]
-    if multi := audit.config.get("multi_label"):
+    known = audit.given
+    pairs = list(zip(data.row.tolist(), data.given.tolist(), strict=True))
+    before = [data.classes[code] if row < 0 else known[row] for row, code in pairs]
+    after = [changes.get(row, word) for (row, _), word in zip(pairs, before, strict=True)]
+    if multi := audit.multi_label:
         words = [*before, *(becomes.get(word, word) for word in after)]
         named = (label for word in words for label in labels_in(word, audit.config))
         names = list(dict.fromkeys([*multi["labels"], *named]))
@@ -284,34 +279,29 @@ def _both_labels(
         return sets.names, given, corrected, None
     classes = tuple(dict.fromkeys((*audit.classes, *changes.values())))
     number = {name: k for k, name in enumerate(classes)}
-    given, corrected = (np.array([number[word] for word in words]) for words in (before, after))
+    given = np.array([number[word] for word in before])
+    corrected = np.array([number[word] for word in after])
     if not becomes:
         return classes, given, corrected, None
     merged = np.array([number[becomes.get(name, name)] for name in classes])
     return classes, given, merged[corrected], merged
 
 
-def hold_out(
-    audit: Audit, data: AuditData, given: NDArray[np.int64], seed: int
-) -> NDArray[np.bool_]:
+def hold_out(audit: Audit, data: AuditData, given: Ints, seed: int) -> Mask:
     if data.trusted is not None and data.trusted.any() and not data.trusted.all():
         return data.trusted
     # A separate seed: the random numbers that made labels wrong, or sorted the rows, must not
     # choose the test rows.
-    fold_seed = derive_seed(seed, zlib.crc32(b"held out"))
-    options: dict[str, Any] = {
-        "groups": _together(audit, data),
-        "time": data.time,
-        "seed": fold_seed,
-    }
+    seed = derive_seed(seed, zlib.crc32(b"held out"))
+    together = _together(audit, data)
     if given.ndim == 1:
-        folds = make_folds(given, folds=5, **options)
+        folds = make_folds(given, folds=5, groups=together, time=data.time, seed=seed)
     else:
-        folds = question_folds(given == 1, folds=5, **options)
+        folds = question_folds(given == 1, folds=5, groups=together, time=data.time, seed=seed)
     return np.asarray(folds == (folds.max() if data.time is not None else 0))
 
 
-def _together(audit: Audit, data: AuditData) -> NDArray[np.int64]:
+def _together(audit: Audit, data: AuditData) -> Ints:
     """Return a number for each row, (N,), equal within a group and for near-duplicates.
 
     For rows that were not audited, such as rows of a trusted table, only exact copies are known.
@@ -326,15 +316,16 @@ def _together(audit: Audit, data: AuditData) -> NDArray[np.int64]:
 def _doubt(
     audit: Audit,
     data: AuditData,
-    held: NDArray[np.bool_],
+    held: Mask,
     decided: Mapping[int, Decision],
     changes: Mapping[int, str],
 ) -> str | None:
     """Return why the held-out labels may be wrong, None if they are trusted."""
     if data.trusted is not None and data.trusted[held].all():
         return None
-    rows = set(data.row[held].tolist())
-    flagged = rows & set(audit.issues.loc[audit.issues["is_label_issue"], "row"].tolist())
+    rows = {*data.row[held].tolist()}
+    issues = audit.issues
+    flagged = rows & {*issues.loc[issues["is_label_issue"], "row"].tolist()}
     undecided = [row for row in flagged if row not in decided or not decided[row].names_label]
     accepted = sum(row in changes for row in undecided)
     why = f"{len(undecided)} of them are issues without a decision"

@@ -7,17 +7,16 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import xxhash
 from numpy.typing import NDArray
 
-from noiseproof.audit.files import ROWS, Audit, renewing_command, same_id
+from noiseproof.audit.files import ROWS, Audit, renewing_command
+from noiseproof.core.arrays import Ints, Mask
 from noiseproof.data.arrays import is_sparse
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 Digests = NDArray[np.uint64]  # (N, 2): 16 bytes per row
 
@@ -90,7 +89,7 @@ def digest_all(digests: Digests) -> str:
     return hashlib.sha256(np.ascontiguousarray(digests, "<u8").tobytes()).hexdigest()
 
 
-def follow_rows(before: Digests, now: Digests) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+def follow_rows(before: Digests, now: Digests) -> tuple[Ints, Mask]:
     """Return where each row ``before`` is ``now``, (N,), −1 where it is not; and which rows have
     moving copies, (N,).
 
@@ -135,7 +134,7 @@ def read_row_digests(audit: Audit) -> Digests:
     return digests
 
 
-def find_rows(audit: Audit, now: Digests, outcomes: Mapping[int, object]) -> NDArray[np.int64]:
+def find_rows(audit: Audit, now: Digests, outcomes: Mapping[int, object]) -> Ints:
     """Return where the audited rows are in data whose rows have the digests ``now``,
     (source_rows,).
 
@@ -164,23 +163,3 @@ def find_rows(audit: Audit, now: Digests, outcomes: Mapping[int, object]) -> NDA
                 f" Decide on both alike. {again}"
             )
     return place
-
-
-def check_issues(audit: Audit, labels: Sequence[str] | None, ids: Sequence[str] | None) -> None:
-    """Refuse an issues.csv whose labels or ids differ from the data in the same rows; None: the
-    data has none.
-    """
-    class_of: dict[str, str] = {}
-    for row, id, given in audit.issues[["row", "id", "given_label"]].itertuples(index=False):
-        word = given if labels is None else labels[row]
-        is_same = class_of.setdefault(word, given) == given and (
-            ids is None or same_id(ids[row], id)
-        )
-        if not is_same:
-            found = word if ids is None else f"{word!r} with the id {ids[row]!r}"
-            raise ValueError(
-                f"Expected the rows of {audit.config['data'] or 'the data'} in"
-                f" {audit.folder / 'issues.csv'}, got {given!r} with the id {id!r} for row {row},"
-                f" which is {found} there. It was changed, or belongs to another audit. Audit the"
-                f" data again: {renewing_command(audit.config)}"
-            )

@@ -85,19 +85,18 @@ def audit(
     parse_goal(goal)  # before an hour of work
     chosen_types(issues)
     data = _rows_of(data, reading, seed, progress)
-    asked = {"method": method, "epochs": epochs}
     training: dict[str, Any] = {
         "method": method or (METHOD_OF_SETS if data.labels.are_sets else METHOD),
         "model": "auto" if model is None else model,
         "epochs": epochs,
     }
     clock = StageClock(progress, data.seconds)
-    folds = (5 if len(data) < MANY else 3) if folds is None else folds
-    work = NUMBER_WORK * (0 if data.x is None else data.x.size)
-    with threads_for(work), clock("digests of rows"):
-        # of the data as it was read, before hours of training
-        row_digests = data.source.row_digests
+    if folds is None:
+        folds = 5 if len(data) < MANY else 3
+    work = 0 if data.x is None else NUMBER_WORK * data.x.size
     with threads_for(work):
+        with clock("digests of rows"):  # of the data as it was read, before hours of training
+            row_digests = data.source.row_digests
         evidence = gather(
             data,
             mode=mode,
@@ -108,22 +107,25 @@ def audit(
             **training,
             estimator=load_object(estimator) if isinstance(estimator, str) else estimator,
         )
-    evidence = _with_unused(evidence, asked)
-    with threads_for(work), clock("judging labels"):
-        evidence, labels = _judge(evidence, goal, seed)
-    data, trained = evidence.data, evidence.training
+        evidence = _with_unused(evidence, {"method": method, "epochs": epochs})
+        with clock("judging labels"):
+            evidence, labels = _judge(evidence, goal, seed)
+        with clock("other issues"):
+            found = find_issues(evidence, labels, issues)
+    data = evidence.data
+    trained = evidence.training
     assert isinstance(data, AuditData)
+    is_named = estimator is None or isinstance(estimator, str)
+    has_folds = trained is not None and mode == "thorough"
     config = {
         "format": FORMAT,
         **data.source.config,
         "classes": list(data.classes),
         "mode": mode if trained else "predictions",
         **training,
-        "estimator": (
-            estimator if estimator is None or isinstance(estimator, str) else repr(estimator)
-        ),
+        "estimator": estimator if is_named else repr(estimator),
         "models": _shares(trained.weights) if trained else [],
-        "folds": folds if trained and mode == "thorough" else None,
+        "folds": folds if has_folds else None,
         "goal": goal,
         "issues": issues,
         "seed": seed,
@@ -133,9 +135,7 @@ def audit(
         "command": command,
     }
     recall = evidence.surroundings.neighbour_recall
-    out_of_sample = trained.pred_probs if trained and mode == "thorough" else None
-    with threads_for(work), clock("other issues"):
-        found = find_issues(evidence, labels, issues)
+    out_of_sample = trained.pred_probs if trained and has_folds else None
     return LabelReport(data, found, recall, config, clock.seconds, out_of_sample, row_digests)
 
 
@@ -162,7 +162,9 @@ def _judge(evidence: AuditEvidence, goal: str, seed: int) -> tuple[AuditEvidence
     """The quality of each label, with the decisions on others, and the evidence with the classes
     that are suggested.
     """
-    data, trained, undecided = evidence.data, evidence.training, evidence.undecided
+    data = evidence.data
+    trained = evidence.training
+    undecided = evidence.undecided
     if data.labels.are_sets:
         return _judge_sets(evidence, goal, seed)
     labels = find_label_issues(
@@ -220,9 +222,8 @@ def _shares(weights: Mapping[str, float]) -> list[dict[str, Any]]:
 
 
 def _versions() -> dict[str, str]:
-    names = ("noiseproof", "torch", "numpy", "scikit-learn", "pandas")
     versions = {"python": platform.python_version()}
-    for name in names:
+    for name in ("noiseproof", "torch", "numpy", "scikit-learn", "pandas"):
         try:
             versions[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:  # run from a checkout
@@ -236,7 +237,8 @@ def _judge_sets(
     """The judgement on the rows of an audit, and the evidence with the suggested sets among its
     classes.
     """
-    data, trained = evidence.data, evidence.training
+    data = evidence.data
+    trained = evidence.training
     labels = data.labels
     if evidence.undecided is not None and trained is not None:
         assert data.decided is not None

@@ -257,7 +257,7 @@ def audit(
         "header": not no_header,
         "multi_label": multi_label,
     }
-    _check(data, source, out, force)  # before torch is imported, and before an hour of work
+    _check(data, out, force)  # before an hour of work
     options = {
         "mode": "fast" if fast else "thorough",
         "method": method,
@@ -342,13 +342,10 @@ def _interruptible() -> Iterator[None]:
         raise typer.Exit(130) from None
 
 
-def _check(data: str | None, source: dict[str, Any], out: str, force: bool) -> None:
-    """Refuse data that can't be read, and a folder that the results can't be written to."""
+def _check(data: str | None, out: str, force: bool) -> None:
+    """Refuse a folder that the results can't be written to."""
     from pathlib import Path
 
-    from noiseproof.audit.early import check_request
-
-    check_request(data, source)
     from noiseproof.audit.decisions import BadDecisions
     from noiseproof.audit.files import check_folder
 

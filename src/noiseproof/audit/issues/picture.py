@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from noiseproof.audit.sources.base import AuditData
+from noiseproof.core.arrays import Ints
 from noiseproof.judge.issues.base import NEEDS_ACTION, Bars, Finding, FoundIssue, register_issue
 
 if TYPE_CHECKING:
@@ -48,8 +48,8 @@ class BadPictures(FoundIssue):
         data = evidence.data
         assert isinstance(data, AuditData)
         rows = np.flatnonzero(data.row >= 0)
-        figures = np.array([_measure(data.source.file(str(data.names[i]))) for i in rows])  # (n, 6)
-        deviation, low, high, sharp, width, height = figures.T
+        files = [data.source.file(str(id)) for id in data.names[rows]]
+        deviation, low, high, sharp, width, height = np.array([_measure(file) for file in files]).T
         known = sharp[(deviation >= BLANK) & (sharp > 0)]
         usual = float(np.median(known)) if len(known) else 0.0
         is_blank = deviation < BLANK
@@ -85,7 +85,7 @@ class BadPictures(FoundIssue):
             marked,
         )
 
-    def explain(self, data: Rows, rows: NDArray[np.int64]) -> list[str]:
+    def explain(self, data: Rows, rows: Ints) -> list[str]:
         return ["the picture shows little" if odd else "" for odd in self.mask[rows]]
 
 

@@ -9,20 +9,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
+import pandas as pd
 
+from noiseproof.core.arrays import Array, Ints, Mask
 from noiseproof.core.messages import counted, preview
 from noiseproof.data.frames import as_frame, read_file
 from noiseproof.data.given import encode_given, is_missing
 from noiseproof.data.votes import Votes
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from noiseproof.audit.sources.base import AuditData, Request
 
-# first: as written
-ROWS, ANNOTATORS, LABELS = ("row", "task", "item"), ("annotator", "worker"), ("label", "response")
+# the names that each column may have
+ROWS = ("row", "task", "item")
+ANNOTATORS = ("annotator", "worker")
+LABELS = ("label", "response")
 
 
 def read_annotations(annotations: Any, id: str | None, label: Any) -> pd.DataFrame:
@@ -76,8 +77,6 @@ def place_votes(
     These are ``known``, else ``classes``, which the user named, else all in the votes and in the
     given ``labels``.
     """
-    import pandas as pd
-
     row = (
         _row_numbers(frame["row"], num_rows)
         if ids is None
@@ -87,7 +86,8 @@ def place_votes(
     order = np.lexsort((annotator, row))
     row = row[order]
     annotator = annotator[order].astype(np.int64)
-    if len(again := np.flatnonzero((np.diff(row) == 0) & (np.diff(annotator) == 0))):
+    is_again = (np.diff(row) == 0) & (np.diff(annotator) == 0)
+    if len(again := np.flatnonzero(is_again)):
         first = frame.iloc[order[again[0]]]
         raise ValueError(
             "Expected one label of each annotator for a row in `annotations`, got more in"
@@ -96,15 +96,11 @@ def place_votes(
         )
     cells = frame["label"] if labels is None else pd.concat([frame["label"], labels])
     codes, found = encode_given(cells, classes, "annotations", known=known)
-    return (
-        Votes(row, annotator, codes[: len(frame)][order], num_rows, tuple(map(str, names))),
-        found,
-    )
+    votes = codes[: len(frame)][order]
+    return Votes(row, annotator, votes, num_rows, tuple(map(str, names))), found
 
 
-def _row_numbers(column: pd.Series[Any], num_rows: int) -> NDArray[np.int64]:
-    import pandas as pd
-
+def _row_numbers(column: pd.Series[Any], num_rows: int) -> Ints:
     numbers = pd.to_numeric(column, errors="coerce").to_numpy(dtype=np.float64)
     is_known = (numbers == np.floor(numbers)) & (numbers >= 0) & (numbers < num_rows)
     if unknown := _unknown(column, is_known):
@@ -115,9 +111,7 @@ def _row_numbers(column: pd.Series[Any], num_rows: int) -> NDArray[np.int64]:
     return numbers.astype(np.int64)
 
 
-def _find_ids(column: pd.Series[Any], ids: Sequence[str]) -> NDArray[np.int64]:
-    import pandas as pd
-
+def _find_ids(column: pd.Series[Any], ids: Sequence[str]) -> Ints:
     index = pd.Index(ids)
     if not index.is_unique:
         twice = list(index[index.duplicated()].unique())
@@ -135,13 +129,11 @@ def _find_ids(column: pd.Series[Any], ids: Sequence[str]) -> NDArray[np.int64]:
     return row.astype(np.int64)
 
 
-def _unknown(column: pd.Series[Any], is_known: NDArray[np.bool_]) -> list[Any]:
+def _unknown(column: pd.Series[Any], is_known: Mask) -> list[Any]:
     return list(dict.fromkeys(column[~is_known].tolist()))
 
 
-def first_labels(
-    votes: Votes, num_classes: int, method: str, seed: int, probs: Any = None
-) -> NDArray[np.int64]:
+def first_labels(votes: Votes, num_classes: int, method: str, seed: int, probs: Any = None) -> Ints:
     """Return the labels to audit where there is no column of them, (N,): the consensus, −1 without
     votes.
     """
@@ -151,7 +143,7 @@ def first_labels(
     return np.where(np.diff(votes.first) > 0, label, -1)
 
 
-def voted_labels(request: Request, num_rows: int, method: str) -> NDArray[Any]:
+def voted_labels(request: Request, num_rows: int, method: str) -> Array:
     """Return the consensus on each row as labels, (N,): whole numbers or words, NaN or "" without
     votes.
     """

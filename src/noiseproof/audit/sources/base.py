@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 from torch.utils.data import Dataset as TorchDataset
 
 from noiseproof.audit.copies import corrected_labels, corrected_table, is_table
 from noiseproof.audit.correction import Correction
 from noiseproof.audit.files import Audit, same_labels
-from noiseproof.audit.rows import Digests, check_issues, digest_all, digest_words, find_rows
+from noiseproof.audit.rows import Digests, digest_all, digest_words, find_rows
+from noiseproof.core.arrays import Array, Floats32, Ints, Mask
 from noiseproof.core.messages import Progress, counted, install_command
 from noiseproof.core.registry import Registry
 from noiseproof.data.arrays import read_pairs
@@ -30,7 +30,7 @@ from noiseproof.data.sources import PathLike
 
 # fields: [[name, text], …], text, has_image, predictions: [[class, text], …], note
 Content = dict[str, Any]
-Columns = dict[str, NDArray[Any]]  # (N,) float64, NaN for gaps; or words as objects, "" for gaps
+Columns = dict[str, Array]  # (N,) float64, NaN for gaps; or words as objects, "" for gaps
 ANOTHER_ROW = (
     "The data has changed since the audit: another row is in this place now. Audit the data again."
 )
@@ -68,6 +68,7 @@ class Request:
     seed: int = 0
     progress: Progress | None = None
     cache: PathLike | None = None
+    tool: Any = None  # the tool for labels whose file this is, and its content
 
     @property
     def path(self) -> Path | None:
@@ -96,7 +97,7 @@ class ShownRows(ABC):
         """Whether rows can be shown as pictures."""
         return False
 
-    def columns(self, given: NDArray[np.int64]) -> Columns:
+    def columns(self, given: Ints) -> Columns:
         """Return the columns of all rows that may separate classes; ``given`` (N,) are the labels,
         −1 for none.
         """
@@ -163,11 +164,6 @@ class Source(ShownRows):
     def labels(self) -> list[str] | None:
         """The labels in the source now, one for each row; None if they are not in a file."""
 
-    @property
-    def ids(self) -> list[str] | None:
-        """The ids in the source now, one for each row; None without any."""
-        return None
-
     @cached_property
     def row_digests(self) -> Digests:
         """The digest of each row's content with its label, (N, 2); by default of its label
@@ -180,19 +176,14 @@ class Source(ShownRows):
         """The entry of config.json that names the file of the labels."""
         return "data"
 
-    def find_rows(self, audit: Audit, outcomes: Mapping[int, object]) -> NDArray[np.int64]:
+    def find_rows(self, audit: Audit, outcomes: Mapping[int, object]) -> Ints:
         """Return where the audited rows are in the source now, (source_rows,); refuse what cannot
         be told.
 
         ``outcomes`` is what becomes of rows: copies of one that have the same may change places.
         """
         self.locate(audit.folder, self.labels_entry)
-        place = find_rows(audit, self.row_digests, outcomes)
-        labels = None if self.is_voted else self.labels or []
-        check_issues(
-            audit.moved(place), labels, self.ids if self.config["id"] is not None else None
-        )
-        return place
+        return find_rows(audit, self.row_digests, outcomes)
 
     @abstractmethod
     def __len__(self) -> int:
@@ -312,8 +303,8 @@ class Source(ShownRows):
 
 
 def picture_features(
-    source: Source, pictures: Any, usable: NDArray[np.bool_], request: Request
-) -> tuple[NDArray[np.float32], dict[str, Any]]:
+    source: Source, pictures: Any, usable: Mask, request: Request
+) -> tuple[Floats32, dict[str, Any]]:
     """Return features (N, F) of pictures, zeros where they are not ``usable``, and their
     description.
     """

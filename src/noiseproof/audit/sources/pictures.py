@@ -10,10 +10,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from noiseproof.audit.correction import Correction
-from noiseproof.audit.exchange import find_tool
 from noiseproof.audit.files import Audit, is_utf8, labels_digest
 from noiseproof.audit.pictures import encode_picture
 from noiseproof.audit.rows import Digests, digest_rows, digest_words
@@ -27,6 +25,7 @@ from noiseproof.audit.sources.base import (
     note_features,
     picture_features,
 )
+from noiseproof.core.arrays import Array, Mask
 from noiseproof.core.files import writing_folder
 from noiseproof.core.limits import LimitExceeded, limit, variable_of
 from noiseproof.core.messages import preview
@@ -46,9 +45,7 @@ class PictureSource(Source):
     feature_kind = "pictures"
 
     def accepts(self, request: Request) -> bool:
-        return (
-            request.path is not None and request.path.is_dir() and find_tool(request.path) is None
-        )
+        return request.path is not None and request.path.is_dir() and request.tool is None
 
     # Reading
 
@@ -88,7 +85,9 @@ class PictureSource(Source):
         """
         ids = np.array([*names], dtype=object)
         unreadable = _unreadable(files, ids, request)
-        readable = ~np.logical_or.reduce([np.zeros(len(files), dtype=bool), *unreadable.values()])
+        readable = np.ones(len(files), dtype=bool)
+        for mask in unreadable.values():
+            readable &= ~mask
         if not readable.any():
             raise ValueError(
                 f"Expected readable pictures in {request.path}, got none among {len(files)}."
@@ -272,11 +271,9 @@ def _check_classes(
     return names
 
 
-def _unreadable(
-    files: ImageFiles, ids: NDArray[Any], request: Request
-) -> dict[str, NDArray[np.bool_]]:
+def _unreadable(files: ImageFiles, ids: Array, request: Request) -> dict[str, Mask]:
     """Return masks (N,) of files that can't be read, by reason."""
-    unreadable: dict[str, NDArray[np.bool_]] = {}
+    unreadable: dict[str, Mask] = {}
     for i in range(len(files)):
         reason = None if is_utf8(ids[i]) else "file name is not UTF-8"  # issues.csv can't hold it
         try:

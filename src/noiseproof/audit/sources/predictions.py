@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from noiseproof.audit.early import check_parts
 from noiseproof.audit.files import Audit, same_labels
 from noiseproof.audit.sources.annotations import voted_labels
 from noiseproof.audit.sources.arrays import LabelSource, load_array
 from noiseproof.audit.sources.base import SOURCES, AuditData, Content, Request
+from noiseproof.core.arrays import Array, Ints
 from noiseproof.data.given import column_names
 
 NO_ROW = "The audit had labels and predictions only: there is no row to show."
@@ -36,9 +34,16 @@ class PredictionSource(LabelSource):
             "pred_probs": request.pred_probs,
             "embeddings": request.embeddings,
         }
-        check_parts(parts, request.annotations)
         labels = request.labels
         predicted = request.pred_probs
+        has_labels = labels is not None or request.annotations is not None
+        if not has_labels or (predicted is None and request.embeddings is None):
+            named = [f"`{name}`" for name, value in parts.items() if value is not None]
+            got = f"{' and '.join(named)} alone" if named else "none"
+            raise ValueError(
+                "Expected data to audit, or both `labels` and `pred_probs` (or `embeddings`), got"
+                f" {got}."
+            )
         if labels is None:
             known = next(name for name in ("pred_probs", "embeddings") if parts[name] is not None)
             num_rows = len(load_array(parts[known], known))
@@ -59,7 +64,7 @@ class PredictionSource(LabelSource):
         return self._with_labels(labels, classes)
 
     @cached_property
-    def predictions(self) -> NDArray[Any] | None:
+    def predictions(self) -> Array | None:
         """The audited probabilities (N, K), None where they are in no .npy file, or the labels have
         changed.
         """
@@ -72,14 +77,14 @@ class PredictionSource(LabelSource):
             or not same_labels(self.config, self.labels)
         ):
             return None
-        array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+        array: Array = np.load(path, mmap_mode="r", allow_pickle=False)
         return (
             array
             if array.shape == (len(self.labels), len(classes)) and not self.multi_label
             else None
         )
 
-    def find_rows(self, audit: Audit, outcomes: Mapping[int, object]) -> NDArray[np.int64]:
+    def find_rows(self, audit: Audit, outcomes: Mapping[int, object]) -> Ints:
         if self.is_voted:  # nothing but the predictions has rows
             return np.arange(audit.config["source_rows"])
         return super().find_rows(audit, outcomes)

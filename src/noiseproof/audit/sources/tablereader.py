@@ -5,16 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+import pandas as pd
 
-from noiseproof.audit.early import check_label, check_roles
 from noiseproof.audit.files import as_ids, as_words, labels_digest
 from noiseproof.audit.labelcells import given_columns, set_words
 from noiseproof.audit.sources.annotations import first_labels, place_votes
 from noiseproof.audit.sources.base import AuditData, Request, Source
+from noiseproof.core.arrays import Array, Floats, Floats32, Ints, Mask
 from noiseproof.core.messages import counted, preview
 from noiseproof.core.tablefiles import table_kind
 from noiseproof.data.frames import ParquetColumns, check_table, read_table, readable, reading_notes
@@ -34,12 +34,10 @@ from noiseproof.data.tables import Columns as EncodedColumns
 from noiseproof.data.tables import FeatureTable, Frame, fit_columns
 from noiseproof.data.votes import Votes
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 DAY_AND_MONTH = r"^\s*(\d{1,2})[-/.](\d{1,2})[-/.]\d{2,4}(?!\d)"  # in this order or the other
-Unusable = list[tuple[str, NDArray[np.bool_]]]  # reasons, and the rows (N,) each holds for
-Features = tuple[NDArray[np.float32], list[str], Unusable]  # (N, D), notes, rows without features
+ROLES = ("label", "text", "id", "group", "time")
+Unusable = list[tuple[str, Mask]]  # reasons, and the rows (N,) each holds for
+Features = tuple[Floats32, list[str], Unusable]  # (N, D), notes, rows without features
 
 
 class TableReader(Source):
@@ -57,7 +55,7 @@ class TableReader(Source):
     def read(self, request: Request) -> AuditData:
         config = self.config
         label = config["label"]
-        check_label(label, config["annotators"], request.labels, request.annotations)
+        self._check_label(request)
         self.frame = self._open_table(request)
         request = self.without_names(request)
         trusted_column = None
@@ -112,6 +110,17 @@ class TableReader(Source):
         )
         return data.without(unusable)
 
+    def _check_label(self, request: Request) -> None:
+        if request.labels is not None:
+            raise ValueError(
+                "Expected `label`, the column of the labels in the table, got `labels`."
+            )
+        has_votes = self.config["annotators"] or request.annotations is not None
+        if self.config["label"] is None and not has_votes:
+            raise ValueError(
+                "Expected `label`, the name of the column with the given labels, got none."
+            )
+
     def _votes(self, table: Frame, request: Request) -> tuple[Votes | None, tuple[str, ...] | None]:
         """Return the votes of all annotators, and all classes in the votes and labels."""
         label = self.config["label"]
@@ -119,18 +128,16 @@ class TableReader(Source):
         long = request.annotations
         if not annotators and long is None:
             return None, None
-        import pandas as pd
-
         labels = None if label is None else table[label]
         if long is not None:
             ids = as_ids(self.frame[id]) if (id := self.config["id"]) is not None else None
             return place_votes(long, ids, len(table), request.classes, labels=labels)
-        columns = [*(table[c] for c in annotators), *([] if labels is None else [labels])]
+        columns = [table[name] for name in annotators]
+        if labels is not None:
+            columns.append(labels)
         codes, names = encode_given(pd.concat(columns), request.classes, ", ".join(annotators))
-        return (
-            Votes.of_table(codes.reshape(-1, len(table)).T[:, : len(annotators)], annotators),
-            names,
-        )
+        votes = codes.reshape(-1, len(table))[: len(annotators)].T
+        return Votes.of_table(votes, annotators), names
 
     def _open_table(self, request: Request) -> Frame:
         """The table as a whole, or a Parquet file for its columns, each of which is read when it is
@@ -241,11 +248,21 @@ class TableReader(Source):
         twice.
         """
         columns = list(self.frame.columns)
-        trusted = self.config["trusted"]
-        roles = check_roles(columns, self.config, trusted if trusted in columns else None)
-        return [c for c in columns if c not in roles]
+        config = self.config
+        roles = [config[role] for role in ROLES if config[role] is not None]
+        roles += config["annotators"]
+        if config["trusted"] in columns:
+            roles.append(config["trusted"])
+        if absent := [name for name in [*roles, *config["ignore"]] if name not in columns]:
+            raise ValueError(
+                f"Expected the columns {preview(absent)} in the table, there are"
+                f" {preview(columns, 20)}."
+            )
+        if twice := sorted({name for name in roles if roles.count(name) > 1}):
+            raise ValueError(f"Expected each column in one role, got {preview(twice)} in two.")
+        return [name for name in columns if name not in {*roles, *config["ignore"]}]
 
-    def _with_trusted(self, trusted: Any) -> tuple[Frame, NDArray[np.int64]]:
+    def _with_trusted(self, trusted: Any) -> tuple[Frame, Ints]:
         """Return the table with the rows of the table ``trusted``, if it is one, and row numbers,
         −1 for those.
         """
@@ -255,8 +272,6 @@ class TableReader(Source):
         )
         if not is_path and not hasattr(trusted, "columns"):
             return self.frame, row
-        import pandas as pd
-
         self.frame = self._whole_frame()
         columns = list(self.frame.columns)
         if is_path and table_kind(trusted) is None:
@@ -264,7 +279,7 @@ class TableReader(Source):
                 f"Expected `trusted` to be a column, a table or a .npy file, got {str(trusted)!r}. "
                 f"The columns are {preview(columns, 20)}."
             )
-        if (label := self._verbatim[0]) is None:
+        if self._verbatim[0] is None:
             raise ValueError(
                 "Expected `label`, a column of the trusted table, too, got only `annotations`."
             )
@@ -276,19 +291,18 @@ class TableReader(Source):
                 f"Expected the columns of the audited table in {where}, {preview(absent)} are not"
                 " there."
             )
-        label = self.config["label"] or label
-        known, found = (
-            {name for word in {*as_words(table[label])} for name in labels_in(word, self.config)}
-            for table in (self.frame, more)
-        )
-        if unknown := sorted(found - known):
+        known = self._labels_in(self.frame)
+        if unknown := sorted(self._labels_in(more) - known):
             raise ValueError(
                 f"Expected labels of the audited table in {where}, got {preview(unknown)}, which it"
                 " never has. Correct these labels, or drop their rows."
             )
-        return pd.concat([self.frame, more], ignore_index=True), np.concatenate(
-            [row, np.full(len(more), -1)]
-        )
+        both = pd.concat([self.frame, more], ignore_index=True)
+        return both, np.concatenate([row, np.full(len(more), -1)])
+
+    def _labels_in(self, frame: pd.DataFrame) -> set[str]:
+        words = {*as_words(frame[self.config["label"] or self._verbatim[0]])}
+        return {name for word in words for name in labels_in(word, self.config)}
 
     def _read_other(self, table: Any) -> pd.DataFrame:
         """Return another table with the same columns: words here are words there, even if they are
@@ -308,8 +322,8 @@ class TableReader(Source):
         self,
         table: Frame,
         columns: list[str],
-        given: NDArray[np.int64],
-        usable: NDArray[np.bool_],
+        given: Ints,
+        usable: Mask,
         request: Request,
     ) -> Features:
         """Return standardised numbers and one-hot words, gaps filled; keep the columns for decision
@@ -342,7 +356,7 @@ class TableReader(Source):
 
     def _test_features(
         self, frame: pd.DataFrame, data: AuditData, request: Request
-    ) -> tuple[NDArray[np.float32], Any, NDArray[np.int64] | None]:
+    ) -> tuple[Floats32, Any, Ints | None]:
         """Return features of a test set, what is compared column by column, and ``unlike``."""
         if self.fitted is None:
             raise ValueError(
@@ -353,10 +367,8 @@ class TableReader(Source):
         return x, frame, self.fitted.unlike(frame)
 
 
-def _times(column: pd.Series[Any]) -> NDArray[np.float64]:
+def _times(column: pd.Series[Any]) -> Floats:
     """Return numbers or dates as numbers, (N,); NaN where there is none."""
-    import pandas as pd
-
     absent = is_missing(column)
     # pandas makes a number of a missing date
     numbers = pd.to_numeric(column, errors="coerce").where(~absent)
@@ -398,19 +410,15 @@ def _day_first(numerals: pd.DataFrame, column: pd.Series[Any]) -> bool:
     return first
 
 
-def _codes(column: pd.Series[Any]) -> NDArray[np.int64]:
+def _codes(column: pd.Series[Any]) -> Ints:
     """Return a number for each value, (N,); each row without a value is a group by itself."""
-    import pandas as pd
-
     codes = pd.factorize(column)[0].astype(np.int64)
     alone = is_missing(column)
     codes[alone] = codes.max(initial=0) + 1 + np.arange(int(alone.sum()))
     return codes
 
 
-def _repeated_ids(ids: NDArray[Any], name: str) -> list[str]:
-    import pandas as pd
-
+def _repeated_ids(ids: Array, name: str) -> list[str]:
     twice = pd.unique(ids[pd.Series(ids).duplicated(keep=False).to_numpy()])
     if not len(twice):
         return []

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
+import pandas as pd
 
 from noiseproof.audit.sources.base import SOURCES, AuditData, Request, note_features
 from noiseproof.audit.sources.table import TableSource
 from noiseproof.audit.sources.tablereader import Features, Unusable
+from noiseproof.core.arrays import Ints, Mask
 from noiseproof.core.messages import preview
 from noiseproof.data.given import is_missing
 from noiseproof.data.tables import Frame
 from noiseproof.data.text import encode_texts, text_extractor
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 @SOURCES.register_class("text")
@@ -46,7 +43,8 @@ class TextSource(TableSource):
                 "Expected features of the texts with `test`, got embeddings or predictions."
             )
         extractor = text_extractor(self.config["features"])
-        known = self.frame[text].iloc[data.row[data.row >= 0]].astype(str).tolist()
+        rows = data.row[data.row >= 0]
+        known = self.frame[text].iloc[rows].astype(str).tolist()
         fitted = extractor.fit(known, seed=request.seed)
         return fitted.encode(frame[text].fillna("").astype(str).tolist()), None, None
 
@@ -54,8 +52,8 @@ class TextSource(TableSource):
         self,
         table: Frame,
         columns: list[str],
-        given: NDArray[np.int64],
-        usable: NDArray[np.bool_],
+        given: Ints,
+        usable: Mask,
         request: Request,
     ) -> Features:
         """Return the features of texts; a text without words has none."""
