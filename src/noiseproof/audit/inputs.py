@@ -20,7 +20,7 @@ from noiseproof.audit.sources import SOURCES, Request, Source
 from noiseproof.audit.sources.annotations import attach_votes, first_labels, read_annotations
 from noiseproof.audit.sources.arrays import align, load_array, with_features
 from noiseproof.audit.sources.base import AuditData
-from noiseproof.core.arrays import Array, Floats32, Ints, Mask
+from noiseproof.core.arrays import Array, Bools, Floats32, Ints
 from noiseproof.core.checks import check_word
 from noiseproof.core.messages import Progress, near_file, preview
 from noiseproof.core.plugins import MODULES, load_plugins
@@ -315,7 +315,8 @@ def _find_source(request: Request, config: dict[str, Any]) -> Source:
             raise FileNotFoundError(
                 f"Expected a file or a folder to audit at {path}, found none.{near_file(path)}"
             )
-        request = replace(request, tool=find_tool(path))
+        if path.is_dir() or path.suffix.lower() in (".json", ".xml"):
+            request = replace(request, tool=find_tool(path))
     if odd := [value for value in config.values() if isinstance(value, str) and not is_utf8(value)]:
         raise ValueError(
             f"Expected names in UTF-8, which config.json can hold, got {preview(odd)}. Rename them."
@@ -512,7 +513,7 @@ def _check_column_order(classes: tuple[str, ...], given: Ints, p: Floats32) -> N
         )
 
 
-def _trusted_rows(data: AuditData, trusted: Array) -> Mask:
+def _trusted_rows(data: AuditData, trusted: Array) -> Bools:
     """Return booleans (N,) from one boolean for each row of the source, or from row numbers."""
     flags = np.zeros(data.source_rows, dtype=bool)
     if trusted.dtype == bool and trusted.shape == flags.shape:

@@ -18,7 +18,7 @@ from noiseproof.audit.figures import new_axes
 from noiseproof.audit.files import FILES, PARQUET, Audit, check_decisions, read_audit, write_json
 from noiseproof.audit.plan import FIRST
 from noiseproof.audit.sample import read_design, read_population
-from noiseproof.core.arrays import Floats, Ints, Mask
+from noiseproof.core.arrays import Bools, Floats, Ints
 from noiseproof.core.files import replacing, replacing_all
 from noiseproof.core.messages import counted
 from noiseproof.data.frames import write_csv
@@ -230,7 +230,7 @@ def _weights(audit: Audit, rows: Ints) -> Floats:
     return np.asarray(design.sizes[strata] / np.bincount(strata)[strata])
 
 
-def _bins(predicted: Floats, wrong: Mask, weight: Floats) -> list[dict[str, Any]]:
+def _bins(predicted: Floats, wrong: Bools, weight: Floats) -> list[dict[str, Any]]:
     """Means of the predictions and of what was measured, in bins of about as many decisions."""
     count = max(1, min(MOST_BINS, len(predicted) // PER_BIN))
     shares = np.linspace(0, 1, count + 1)[1:-1]
@@ -251,7 +251,7 @@ def _bins(predicted: Floats, wrong: Mask, weight: Floats) -> list[dict[str, Any]
     return bins
 
 
-def weighted_share(hits: Mask, weight: Floats) -> Bounded:
+def weighted_share(hits: Bools, weight: Floats) -> Bounded:
     """Return the weighted share of ``hits`` (n,), with the exact interval of 1/Σw² draws (Korn &
     Graubard 1998).
     """

@@ -95,8 +95,8 @@ def _table(given: InMemory, frame: Any, text: Any) -> InMemory:
 
 
 def check_order(table: Any, rows: Any, name: str) -> None:
-    """Refuse a table whose index has the same values as that of ``rows`` (0, 1, … without one) in
-    another order.
+    """Refuse a table whose index has the same values as the index of ``rows`` (0, 1, … without one)
+    in another order.
     """
     index = table.index.tolist()
     expected = rows.index.tolist() if hasattr(rows, "iloc") else list(range(len(index)))

@@ -302,7 +302,7 @@ def differ(lines: Iterable[Decision]) -> bool:
     file.
 
     Whoever decides on a row while others disagree settles it, until somebody disagrees with that. A
-    skip is no opinion.
+    skip is not an opinion.
 
     >>> ann = Decision(7, "b", "cat", "keep", "cat", "ann")
     >>> bob = Decision(7, "b", "cat", "accept", "dog", "bob")

@@ -53,7 +53,7 @@ class AuditResult:
     issues: tuple[Issue, ...]  # one of each type
     neighbour_recall: float | None = None
     config: Mapping[str, Any] = field(default_factory=dict)
-    # of each stage; `save` adds that of writing
+    # of each stage; `save` adds the time of writing
     seconds: dict[str, float] = field(default_factory=dict)
     # (N, K) of models that did not see the row; of a thorough audit
     out_of_sample: Floats32 | None = None
@@ -242,7 +242,7 @@ def write_audit(folder: Path, report: AuditResult, *, csv_safe: bool = True) -> 
                     np.save(file, array)
     absent = [name for name, array in arrays.items() if array is None]
     for name in [*absent, *(CROWD if report.data.labels.votes is None else ())]:
-        (folder / name).unlink(missing_ok=True)  # that of an earlier audit
+        (folder / name).unlink(missing_ok=True)  # of an earlier audit
     return written
 
 

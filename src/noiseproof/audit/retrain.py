@@ -18,7 +18,7 @@ from noiseproof.audit.files import Audit, cache_beside
 from noiseproof.audit.inputs import read_again
 from noiseproof.audit.sources import SOURCES
 from noiseproof.audit.sources.base import AuditData
-from noiseproof.core.arrays import Floats32, Ints, Mask
+from noiseproof.core.arrays import Bools, Floats32, Ints
 from noiseproof.core.plugins import load_object
 from noiseproof.data import NoisyData, Split
 from noiseproof.data.base import derive_seed
@@ -73,9 +73,9 @@ class Retraining:
     x: Floats32  # (N, D)
     given: Ints  # (N,), or 0 and 1 (N, K) of several labels per row
     corrected: Ints  # the same
-    held: Mask  # (N,) the test rows
+    held: Bools  # (N,) the test rows
     warning: str | None  # why their labels may be wrong
-    excluded: Mask  # (N,) rows that are not trained on once they are excluded
+    excluded: Bools  # (N,) rows that are not trained on once they are excluded
     estimator: Any = None  # a scikit-learn classifier, in place of the method
     inputs: Any = None  # N rows for it
     merged: Ints | None = None  # (K,) the class that each one becomes
@@ -118,7 +118,7 @@ class Retraining:
     def _predict(
         self,
         labels: Ints,
-        trained: Mask,
+        trained: Bools,
         past: int,
         progress: EpochProgress | None,
     ) -> Ints:
@@ -140,7 +140,7 @@ class Retraining:
             return np.asarray(log_p.argmax(1))
         return np.asarray(log_p > math.log(0.5), np.int64)
 
-    def _fit_estimator(self, labels: Ints, trained: Mask) -> Ints:
+    def _fit_estimator(self, labels: Ints, trained: Bools) -> Ints:
         """Return the classes (H,) that the estimator predicts for the test rows, fitted to
         ``trained`` rows.
 
@@ -154,7 +154,7 @@ class Retraining:
         probs = model.predict_proba(tested, max(2, len(self.classes)))
         return np.asarray(probs.argmax(1))
 
-    def task(self, labels: Ints, trained: Mask) -> Task:
+    def task(self, labels: Ints, trained: Bools) -> Task:
         """Return the rows ``trained`` (N,) and the test rows with these labels (N,)."""
         x = torch.from_numpy(self.x)
         y = torch.from_numpy(labels)
@@ -164,7 +164,7 @@ class Retraining:
         return Task(data, test=Split(x[held], y[held]))
 
 
-def _same(labels: Ints, others: Ints) -> Mask:
+def _same(labels: Ints, others: Ints) -> Bools:
     """Return whether rows have the same label, or all of several, (n,)."""
     return np.asarray((labels == others).reshape(len(labels), -1).all(1))
 
@@ -287,7 +287,7 @@ def _both_labels(
     return classes, given, merged[corrected], merged
 
 
-def hold_out(audit: Audit, data: AuditData, given: Ints, seed: int) -> Mask:
+def hold_out(audit: Audit, data: AuditData, given: Ints, seed: int) -> Bools:
     if data.trusted is not None and data.trusted.any() and not data.trusted.all():
         return data.trusted
     # A separate seed: the random numbers that made labels wrong, or sorted the rows, must not
@@ -316,7 +316,7 @@ def _together(audit: Audit, data: AuditData) -> Ints:
 def _doubt(
     audit: Audit,
     data: AuditData,
-    held: Mask,
+    held: Bools,
     decided: Mapping[int, Decision],
     changes: Mapping[int, str],
 ) -> str | None:

@@ -15,7 +15,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from noiseproof.audit.files import ROWS, Audit, renewing_command
-from noiseproof.core.arrays import Ints, Mask
+from noiseproof.core.arrays import Bools, Ints
 from noiseproof.data.arrays import is_sparse
 
 Digests = NDArray[np.uint64]  # (N, 2): 16 bytes per row
@@ -89,7 +89,7 @@ def digest_all(digests: Digests) -> str:
     return hashlib.sha256(np.ascontiguousarray(digests, "<u8").tobytes()).hexdigest()
 
 
-def follow_rows(before: Digests, now: Digests) -> tuple[Ints, Mask]:
+def follow_rows(before: Digests, now: Digests) -> tuple[Ints, Bools]:
     """Return where each row ``before`` is ``now``, (N,), −1 where it is not; and which rows have
     moving copies, (N,).
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from noiseproof.core.arrays import Array, Ints, Mask
+from noiseproof.core.arrays import Array, Bools, Ints
 from noiseproof.core.messages import counted, preview
 from noiseproof.data.frames import as_frame, read_file
 from noiseproof.data.given import encode_given, is_missing
@@ -129,7 +129,7 @@ def _find_ids(column: pd.Series[Any], ids: Sequence[str]) -> Ints:
     return row.astype(np.int64)
 
 
-def _unknown(column: pd.Series[Any], is_known: Mask) -> list[Any]:
+def _unknown(column: pd.Series[Any], is_known: Bools) -> list[Any]:
     return list(dict.fromkeys(column[~is_known].tolist()))
 
 

@@ -35,7 +35,7 @@ from noiseproof.audit.sources.base import (
     note_features,
     picture_features,
 )
-from noiseproof.core.arrays import Array, Floats32, Ints, Mask
+from noiseproof.core.arrays import Array, Bools, Floats32, Ints
 from noiseproof.core.files import replacing
 from noiseproof.core.limits import LimitExceeded, check_members
 from noiseproof.core.messages import near_file, preview
@@ -59,7 +59,7 @@ class LabelSource(Source):
     def _with_labels(self, labels: Array, classes: Sequence[str] | None) -> AuditData:
         labels = labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels
         self.words = as_words(labels)
-        # an empty word is no label, and what is absent is not labelled
+        # an empty word says that there is no label; what is absent is not labelled
         if self.multi_label and labels.ndim == 1:
             gaps = import_module("pandas").isna(labels)
             words = [
@@ -355,7 +355,7 @@ def align(data: AuditData, array: Array, name: str) -> Array:
     return array[data.row]
 
 
-def _as_pictures(inputs: Tensor, finite: Mask, name: str) -> tuple[Tensor, list[str]]:
+def _as_pictures(inputs: Tensor, finite: Bools, name: str) -> tuple[Tensor, list[str]]:
     """Return numbers that may be pictures as bytes, all in the same range, if they are, and what to
     say about that.
     """
@@ -447,7 +447,7 @@ def _dense(array: Array, name: str, seed: int) -> tuple[Array, list[str]]:
     ]
 
 
-def _finite_rows(array: Array) -> Mask:
+def _finite_rows(array: Array) -> Bools:
     if array.dtype.kind != "f":
         return np.ones(len(array), dtype=bool)
     with np.errstate(over="ignore"):  # too large for float32 counts as infinite
@@ -455,7 +455,7 @@ def _finite_rows(array: Array) -> Mask:
     return np.asarray(np.isfinite(flat).all(1))
 
 
-def _standardised(x: Floats32, finite: Mask) -> Floats32:
+def _standardised(x: Floats32, finite: Bools) -> Floats32:
     """Return columns with mean 0, each with deviation 1 if deviations differ more than tenfold,
     else all together.
     """

@@ -18,7 +18,7 @@ from noiseproof.audit.copies import corrected_labels, corrected_table, is_table
 from noiseproof.audit.correction import Correction
 from noiseproof.audit.files import Audit, same_labels
 from noiseproof.audit.rows import Digests, digest_all, digest_words, find_rows
-from noiseproof.core.arrays import Array, Floats32, Ints, Mask
+from noiseproof.core.arrays import Array, Bools, Floats32, Ints
 from noiseproof.core.messages import Progress, counted, install_command
 from noiseproof.core.registry import Registry
 from noiseproof.data.arrays import read_pairs
@@ -303,7 +303,7 @@ class Source(ShownRows):
 
 
 def picture_features(
-    source: Source, pictures: Any, usable: Mask, request: Request
+    source: Source, pictures: Any, usable: Bools, request: Request
 ) -> tuple[Floats32, dict[str, Any]]:
     """Return features (N, F) of pictures, zeros where they are not ``usable``, and their
     description.

@@ -25,7 +25,7 @@ from noiseproof.audit.sources.base import (
     note_features,
     picture_features,
 )
-from noiseproof.core.arrays import Array, Mask
+from noiseproof.core.arrays import Array, Bools
 from noiseproof.core.files import writing_folder
 from noiseproof.core.limits import LimitExceeded, limit, variable_of
 from noiseproof.core.messages import preview
@@ -271,9 +271,9 @@ def _check_classes(
     return names
 
 
-def _unreadable(files: ImageFiles, ids: Array, request: Request) -> dict[str, Mask]:
+def _unreadable(files: ImageFiles, ids: Array, request: Request) -> dict[str, Bools]:
     """Return masks (N,) of files that can't be read, by reason."""
-    unreadable: dict[str, Mask] = {}
+    unreadable: dict[str, Bools] = {}
     for i in range(len(files)):
         reason = None if is_utf8(ids[i]) else "file name is not UTF-8"  # issues.csv can't hold it
         try:

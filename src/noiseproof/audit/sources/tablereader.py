@@ -14,7 +14,7 @@ from noiseproof.audit.files import as_ids, as_words, labels_digest
 from noiseproof.audit.labelcells import given_columns, set_words
 from noiseproof.audit.sources.annotations import first_labels, place_votes
 from noiseproof.audit.sources.base import AuditData, Request, Source
-from noiseproof.core.arrays import Array, Floats, Floats32, Ints, Mask
+from noiseproof.core.arrays import Array, Bools, Floats, Floats32, Ints
 from noiseproof.core.messages import counted, preview
 from noiseproof.core.tablefiles import table_kind
 from noiseproof.data.frames import ParquetColumns, check_table, read_table, readable, reading_notes
@@ -36,7 +36,7 @@ from noiseproof.data.votes import Votes
 
 DAY_AND_MONTH = r"^\s*(\d{1,2})[-/.](\d{1,2})[-/.]\d{2,4}(?!\d)"  # in this order or the other
 ROLES = ("label", "text", "id", "group", "time")
-Unusable = list[tuple[str, Mask]]  # reasons, and the rows (N,) each holds for
+Unusable = list[tuple[str, Bools]]  # reasons, and the rows (N,) each holds for
 Features = tuple[Floats32, list[str], Unusable]  # (N, D), notes, rows without features
 
 
@@ -323,7 +323,7 @@ class TableReader(Source):
         table: Frame,
         columns: list[str],
         given: Ints,
-        usable: Mask,
+        usable: Bools,
         request: Request,
     ) -> Features:
         """Return standardised numbers and one-hot words, gaps filled; keep the columns for decision

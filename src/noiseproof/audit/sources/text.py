@@ -9,7 +9,7 @@ import pandas as pd
 from noiseproof.audit.sources.base import SOURCES, AuditData, Request, note_features
 from noiseproof.audit.sources.table import TableSource
 from noiseproof.audit.sources.tablereader import Features, Unusable
-from noiseproof.core.arrays import Ints, Mask
+from noiseproof.core.arrays import Bools, Ints
 from noiseproof.core.messages import preview
 from noiseproof.data.given import is_missing
 from noiseproof.data.tables import Frame
@@ -53,7 +53,7 @@ class TextSource(TableSource):
         table: Frame,
         columns: list[str],
         given: Ints,
-        usable: Mask,
+        usable: Bools,
         request: Request,
     ) -> Features:
         """Return the features of texts; a text without words has none."""
