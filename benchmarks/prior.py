@@ -7,16 +7,17 @@
 
 A rule says how many labels are wrong from what the judge sees of a set: the share e that it
 explains by mistakes, the share h of that after many rounds, the balanced share c that predictions
-contradict. Calling as many labels wrong has an F1, which each row of results/real.json has for
-thirty shares. A rule is worth the mean of F1 over that of the best cut, half of it on families of
-real sets, a third on planted mistakes and a sixth on clean sets (there one minus the share called
-wrong); inside each part, families count alike.
+contradict, the share u that the most certain of them contradict. Calling as many labels wrong has
+an F1, which each row of results/real.json has for thirty shares. A rule is worth the mean of F1
+over that of the best cut, half of it on families of real sets, a third on planted mistakes and a
+sixth on clean sets (there one minus the share called wrong); inside each part, families count
+alike.
 
 Each family of real sets is left out in turn: constants are fitted on all others and the planted
 sets of ``dev`` and ``unseen``, and judged on it. ``report`` has planted sets that no fit sees. The
 constants in noiseproof/judge/prior.py are near those fitted to all of it but ``report``; the width
-of their steps and the power of h were chosen by hand, by the values of families left out, since a
-fit makes steps of no width between two sets.
+of their steps was chosen by hand, since a fit makes steps of no width between two sets. Rows made
+before u was measured are left out.
 """
 
 from __future__ import annotations
@@ -108,35 +109,35 @@ def best_constants(
     return FittedRule(rule, constants)
 
 
-def by_unexplained(row: Row, *constants: float) -> float:
+def by_certain(row: Row, *constants: float) -> float:
     """The rule of judge/prior.py."""
-    return prior.likely_rate(row["explained"], row["converged"], row["contradicted"], *constants)
+    certain = row["certain"], row["certain_low"]
+    return prior.likely_rate(row["explained"], certain, row["contradicted"], *constants)
 
 
 def by_ratio(row: Row, planted: float, few_contradicted: float, few_explained: float) -> float:
-    """The same by e/c alone, as it was before: its step is steeper, and h has no part in it."""
+    """c and e, weighed by their ratio in place of u."""
     c, e = row["contradicted"] + SMALL, row["explained"] + SMALL / 2
-    steps = (planted * c / e, c / few_contradicted, e / c / few_explained)
-    first, few, unexplained = (1 / (1 + x ** (1 / 0.15)) for x in steps)
-    weight = 1 - (1 - first) * (1 - few * unexplained)
+    few = prior.step(few_contradicted / c) * prior.step(few_explained * c / e)
+    weight = 1 - (1 - prior.step(e / c / planted)) * (1 - few)
     return (c - SMALL * 0.9) ** (1 - weight) * (e - SMALL * 0.4) ** weight
 
 
-def by_logistic(row: Row, *powers: float) -> float:
-    """w = 1 − 1/(1 + a·e^b·c^d·h^f), with powers from 0.01."""
-    e, c, h = (row[name] + SMALL for name in ("explained", "contradicted", "converged"))
-    scale, of_e, of_c, of_h = powers
-    weight = 1 - 1 / (1 + scale * 100 * e**of_e * h**of_h / c**of_c)
-    return c ** (1 - weight) * e**weight
+def by_unexplained(
+    row: Row, planted: float, few_contradicted: float, few_explained: float
+) -> float:
+    """The same with a step that h makes: the rule until u was measured."""
+    c, e = row["contradicted"] + SMALL, row["explained"] + SMALL / 2
+    few = prior.step(few_contradicted / c) * prior.step(few_explained * c / e)
+    spread = min(1.0, e / c / planted) ** 1.5 / (1 + (0.02 / (row["converged"] + SMALL)) ** 3)
+    weight = 1 - (1 - spread) * (1 - few)
+    return (c - SMALL * 0.9) ** (1 - weight) * (e - SMALL * 0.4) ** weight
 
 
-def fit_prior(rule: Callable[..., float]) -> Callable[[Sequence[Row]], Fitted]:
-    start = (prior.PLANTED, prior.FEW_CONTRADICTED, prior.FEW_EXPLAINED)
-    return lambda rows: best_constants(rows, rule, start)
-
-
-def fit_logistic(rows: Sequence[Row]) -> Fitted:
-    return best_constants(rows, by_logistic, [1.0, 1.0, 1.0, 1.0])
+def fit_prior(rule: Callable[..., float], start: float) -> Callable[[Sequence[Row]], Fitted]:
+    return lambda rows: best_constants(
+        rows, rule, (start, prior.FEW_CONTRADICTED, prior.FEW_EXPLAINED)
+    )
 
 
 def fit_multiple(rows: Sequence[Row]) -> Fitted:
@@ -165,9 +166,9 @@ def fit_isotonic(rows: Sequence[Row]) -> Fitted:
 
 
 RULES: dict[str, Callable[[Sequence[Row]], Fitted]] = {
-    "e/c and h (judge/prior.py)": fit_prior(by_unexplained),
-    "e/c": fit_prior(by_ratio),
-    "logistic in e, c and h": fit_logistic,
+    "u/c (judge/prior.py)": fit_prior(by_certain, prior.AT_RANDOM),
+    "e/c": fit_prior(by_ratio, 0.4),
+    "e/c and h": fit_prior(by_unexplained, 0.65),
     "e: the class-noise posterior": lambda rows: lambda row: row["explained"],
     "c: all that is contradicted": lambda rows: lambda row: row["contradicted"],
     "a constant times c": fit_multiple,
@@ -191,7 +192,7 @@ class Parts:
         rows = [
             row
             for row in json.loads(OUT.read_text())["rows"]
-            if "explained" in row and row["who"] != "fast"
+            if "certain" in row and row["who"] != "fast"
         ]
         # of labels that are predictable
         rows = [row for row in rows if row["called"] or row["rate"] < 0.01]
@@ -232,7 +233,7 @@ def main() -> None:
         if (constants := getattr(rule, "constants", None)) is not None:
             print(f"{'':30} constants {', '.join(f'{constant:.3g}' for constant in constants)}")
     for part, rows in (("chosen", parts.chosen), ("report", parts.report)):
-        now = worth(rows, by_unexplained)
+        now = worth(rows, by_certain)
         shown = {name: round(mean, 3) for name, mean in now.items()}
         print(f"constants as in judge/prior.py, {part}: {shown}")
 

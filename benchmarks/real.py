@@ -25,9 +25,9 @@ The contenders, each on one thread:
 
 A row has F1 of what is called wrong, average precision, precision at 50 and 200, F1 of the best cut
 of the ranking, the rate and whether the printed range holds it, seconds. Those of ``thorough`` and
-``judge`` have the signals that the rate is estimated from, ``explained``, ``converged`` and
-``contradicted`` of noiseproof/audit/judge/rate.py, and as ``curve`` the F1 of calling each of
-`SHARES` of the ranking wrong.
+``judge`` have the signals that the rate is estimated from, ``explained``, ``converged``,
+``certain`` with its lower bound, and ``contradicted`` of noiseproof/judge/rate.py, and as ``curve``
+the F1 of calling each of `SHARES` of the ranking wrong.
 """
 
 from __future__ import annotations
@@ -272,6 +272,8 @@ def with_signals(row: Row, wrong: Array, issues: Any, estimates: RateEstimates) 
         "high": high,
         "explained": estimates.posterior,
         "converged": estimates.converged,
+        "certain": estimates.certain[0],
+        "certain_low": estimates.certain[1],
         "contradicted": estimates.contradicted,
     }
     row |= {name: round(float(value), 4) for name, value in numbers.items()}

@@ -176,10 +176,10 @@ def test_overlap_may_explain_all_that_is_contradicted() -> None:
     assert found.may_be_fine and not found.looks_fine
 
 
-@pytest.mark.parametrize(("share", "precision"), [(0.1, 0.99), (0.3, 0.92), (0.45, 0.51)])
+@pytest.mark.parametrize(("share", "least_f1"), [(0.1, 0.99), (0.3, 0.92), (0.45, 0.69)])
 @pytest.mark.parametrize("K", [2, 3, 10])
 def test_the_interval_reaches_noise_that_goes_one_way(
-    K: int, share: float, precision: float
+    K: int, share: float, least_f1: float
 ) -> None:
     """One class alone loses labels to another; predictions are P(given | x), a little blurred, as a
     model's are.
@@ -193,11 +193,9 @@ def test_the_interval_reaches_noise_that_goes_one_way(
     p[true == 0, :2] = 1 - share, share
     p = np.exp(np.log(p + 1e-3) + 0.3 * rng.normal(size=p.shape))
     found = find_label_issues(given, p / p.sum(1, keepdims=True))
-    low, high = found.noise_interval
-    assert low <= (given != true).mean() <= high
-    assert (given != true)[found.is_issue].mean() > precision and found.is_issue[
-        given != true
-    ].mean() > 0.85
+    (low, high), wrong = found.noise_interval, given != true
+    assert low <= wrong.mean() <= high
+    assert 2 * (found.is_issue & wrong).sum() > least_f1 * (found.is_issue.sum() + wrong.sum())
 
 
 def test_predictions_that_know_only_what_is_common_contradict_no_label() -> None:

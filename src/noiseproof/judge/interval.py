@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from noiseproof.judge.prior import most_certain
 from noiseproof.judge.rate import NoiseRate
 
 NEGLIGIBLE = 0.01  # share of wrong labels up to which labels look fine
@@ -80,10 +81,7 @@ class Guesses:
         """
         if self.confidence is None:
             return None
-        order = np.lexsort((-self.confidence, self.guess))
-        count = np.bincount(self.guess)
-        rank = np.arange(len(order)) - np.repeat(count.cumsum() - count, count)
-        half = order[rank < np.repeat((count + 1) // 2, count)]
+        half = most_certain(self.guess, self.confidence, 0.5)
         return Share.of(float((self.labels[half] != self.guess[half]).mean()), len(half))
 
 

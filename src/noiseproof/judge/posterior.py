@@ -38,9 +38,10 @@ SAMPLE = 10_000  # rows that β and the rates are estimated on
 BLOCK = 2**22  # numbers of an intermediate result
 FLOOR = 0.002  # ε up to ten classes
 EVEN = 0.25  # of the noise that a class receives from each other one
-# Gain in log likelihood per contradicted label for which half of the preferences between classes
-# count.
-PREFERENCE = 0.03
+# Gain in log likelihood, over the root of its squares by row, for which half of the preferences
+# between classes count.
+PREFERENCE = 6.0
+STEEP = 1 / 0.15  # of `step`
 LEAST_NOISE = 0.02  # mean rate of a class in T, below which preferences could not be seen
 SMALL = 1e-12
 
@@ -61,8 +62,7 @@ class ClassNoise(Brief):
 
         T[i, j] = e·(a·D_ij + (1 − a)/(K − 1)) with D the rows of T without their diagonal. By
         class, rates are mostly overlap and make rankings worse; who is taken for whom is only
-        believed where it makes the given labels more likely, by a gain g per contradicted label: a
-        = g/(g + `PREFERENCE`).
+        believed where it makes the given labels more likely, not those of a few rows alone.
         """
         K = len(self.transition)
         rate = max(LEAST_NOISE, 1 - float(self.transition.diagonal().mean()))
@@ -75,12 +75,9 @@ class ClassNoise(Brief):
             return rate * offdiagonal + (1 - rate) * torch.eye(K, dtype=torch.float64)
 
         labels, probs = rows.labels, rows.probs
-        likelihoods = [
-            _log_likelihood(labels, probs, self.beta, with_rate(part)) for part in (preferred, even)
-        ]
-        contradicted = int((probs.argmax(1) != labels).sum())
-        gain = max(0.0, likelihoods[0] - likelihoods[1]) / max(contradicted, 0.01 * len(labels), 1)
-        share = gain / (gain + PREFERENCE)
+        gain = _log_likelihood(labels, probs, self.beta, with_rate(preferred))
+        gain -= _log_likelihood(labels, probs, self.beta, with_rate(even))
+        share = step(float(gain.sum() / gain.norm().clamp(min=SMALL)) / PREFERENCE)
         return ClassNoise(self.beta, with_rate(share * preferred + (1 - share) * even))
 
     def posterior(self, labels: Tensor, probs: Tensor) -> Blocks:
@@ -161,6 +158,11 @@ def reduce_posterior(labels: Tensor, probs: Tensor, posterior: Blocks) -> RowPos
     return RowPosterior(wrong, suggested, share, predicted, margin)
 
 
+def step(x: float) -> float:
+    """From 0 to 1 where x is positive, and ½ at one."""
+    return 1 / (1 + x**-STEEP) if x > SMALL else 0.0
+
+
 def blocks(probs: Tensor) -> Iterator[slice]:
     """Slices of rows, small enough to copy."""
     step = max(1, BLOCK // probs.shape[1])
@@ -186,9 +188,10 @@ def fit_class_noise(
     best, beta = -torch.inf, 1.0
     for candidate in BETAS if rows.probs.shape[1] <= 200 else BETAS[1::2]:
         if trusted is not None:
-            fit = _log_likelihood(*trusted, candidate, None)
+            fit = float(_log_likelihood(*trusted, candidate, None).sum())
         else:
-            fit = _log_likelihood(sample.labels, sample.probs, candidate, run_em(sample, candidate))
+            T = run_em(sample, candidate)
+            fit = float(_log_likelihood(sample.labels, sample.probs, candidate, T).sum())
         if fit > best:
             best, beta = fit, candidate
     return ClassNoise(beta, _spread(run_em(rows, beta)))
@@ -262,11 +265,11 @@ def _rows_to_one(joint: Tensor) -> Tensor:
     return joint
 
 
-def _log_likelihood(labels: Tensor, probs: Tensor, beta: float, T: Tensor | None) -> float:
-    """Σ log P(given y | x); without T, P(given y | x) = q_y."""
-    total = 0.0
-    for rows in blocks(probs):
-        q, y = sharpen(probs[rows], beta), labels[rows]
+def _log_likelihood(labels: Tensor, probs: Tensor, beta: float, T: Tensor | None) -> Tensor:
+    """log P(given y | x) of each row, (n,); without T, P(given y | x) = q_y."""
+    parts = []
+    for block in blocks(probs):
+        q, y = sharpen(probs[block], beta), labels[block]
         p = q.gather(1, y[:, None])[:, 0] if T is None else (q * T.T[y]).sum(1)
-        total += float(p.clamp_(min=SMALL).log_().sum())
-    return total
+        parts.append(p.clamp_(min=SMALL).log_())
+    return torch.cat(parts)

@@ -7,31 +7,34 @@ since their mistakes look like overlap. The other number is the share c of label
 predictions contradict once every class counts alike, p_k/P(given k). On real sets r is about c; on
 planted ones it is near e.
 
-Which of the two it is shows in the share of c that is explained, and in h: what overlap leaves
-unexplained after many rounds of EM. Mistakes that are spread at random stay; where those of people
-are, overlap explains nearly all in the end. So
+Which of the two it is shows where the predictions are most certain: u is the share of labels that
+they contradict in the most certain quarter of each predicted class. Mistakes that are spread at
+random are there as often as elsewhere, also between classes that look alike; those of people,
+rules and tools are rare there. So
 
-    r = c^(1 − w) · e^w        w = min(1, e/c / PLANTED)^1.5 / (1 + (UNEXPLAINED/h)³)
+    r = c^(1 − w) · s^w        s = max(e, u − its error), w from 0 to 1 as u/c passes `AT_RANDOM`
 
 and w is near one as well where a set contradicts little and the posterior finds almost none of that
 wrong: labels that are predicted so well are right.
 
-The truth is at most c, or `AT_MOST`·r if that is more. It is at least h²/c: h where that is nearly
-all that is contradicted, far less where overlap explains most, since then it may explain the rest.
-Data, fit and what came out on families of sets left out: benchmarks/prior.py, docs/real.md.
+The truth is at most c, or `AT_MOST`·r if that is more. With h, what overlap leaves unexplained
+after many rounds of EM, it is at least h²/c: h where that is nearly all that is contradicted, far
+less where overlap explains most, since then it may explain the rest. Data, fit and what came out on
+families of sets left out: benchmarks/prior.py, docs/real.md.
 """
 
 import math
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from noiseproof.judge.posterior import blocks
+from noiseproof.judge.posterior import blocks, step
 
-PLANTED = 0.65  # e/c from which mistakes look as if they were spread at random
-UNEXPLAINED = 0.02  # h below which they do not
-FEW_CONTRADICTED, FEW_EXPLAINED = 0.13, 0.2  # c and e/c below which labels look right
-STEEP = 1 / 0.15  # of these two steps
+CERTAIN = 0.25  # share of the rows predicted to be of a class whose predictions are most certain
+AT_RANDOM = 0.3  # u/c above which mistakes look as if they were spread at random
+FEW_CONTRADICTED, FEW_EXPLAINED = 0.12, 0.2  # c and e/c below which labels look right
 AT_MOST = 1.6
 SMALL = 1e-3
 
@@ -52,28 +55,51 @@ def balanced_contradictions(labels: Tensor, probs: Tensor) -> float:
     return contradicted / max(len(labels), 1)
 
 
+def most_certain(
+    guess: NDArray[np.int64], confidence: NDArray[np.float32], share: float
+) -> NDArray[np.int64]:
+    """Row numbers of the ``share`` of rows of each class guessed, (n,), whose ``confidence`` is
+    largest, one at least.
+    """
+    order = np.lexsort((-confidence, guess))
+    count = np.bincount(guess)
+    rank = np.arange(len(order)) - np.repeat(count.cumsum() - count, count)
+    return order[rank < np.repeat(np.ceil(share * count), count)]
+
+
+def certain_contradictions(labels: Tensor, probs: Tensor) -> tuple[float, float]:
+    """Share of labels (N,) that the most certain predictions (N, K) contradict, and 1.96 standard
+    errors below.
+    """
+    confidence, guess = (part.numpy() for part in probs.max(1))
+    rows = most_certain(guess, confidence, CERTAIN)
+    n = max(len(rows), 1)
+    share = float((labels.numpy()[rows] != guess[rows]).sum() / n)
+    return share, max(0.0, share - 1.96 * math.sqrt(max(share * (1 - share), 1 / n) / n))
+
+
 def likely_rate(
     explained: float,
-    unexplained: float,
+    certain: tuple[float, float],
     contradicted: float,
-    planted: float = PLANTED,
+    at_random: float = AT_RANDOM,
     few_contradicted: float = FEW_CONTRADICTED,
     few_explained: float = FEW_EXPLAINED,
 ) -> float:
-    """The share of wrong labels, from e, h and c.
+    """The share of wrong labels, from e, u with its lower bound, and c.
 
     >>> # people's mistakes; in between; at random
-    >>> [round(likely_rate(e, h, 0.3), 3) for e, h in ((0.03, 0.0), (0.11, 0.05), (0.2, 0.2))]
-    [0.298, 0.201, 0.2]
+    >>> signals = (0.03, (0.01, 0.0)), (0.1, (0.09, 0.08)), (0.2, (0.2, 0.19))
+    >>> [round(likely_rate(e, u, 0.3), 3) for e, u in signals]
+    [0.299, 0.174, 0.201]
     """
-    ratio = (explained + SMALL / 2) / (contradicted + SMALL)
-    spread = min(1.0, ratio / planted) ** 1.5
-    spread /= 1 + (UNEXPLAINED / (unexplained + SMALL)) ** 3
-    few = _step(few_contradicted / (contradicted + SMALL)) * _step(few_explained / ratio)
-    weight = 1 - (1 - spread) * (1 - few)
+    c = contradicted + SMALL
+    few = step(few_contradicted / c) * step(few_explained * c / (explained + SMALL / 2))
+    weight = 1 - (1 - step(certain[0] / c / at_random)) * (1 - few)
     floor = SMALL / 10
+    at_random_alone = min(max(explained, certain[1]), contradicted)
     return math.exp(
-        (1 - weight) * math.log(contradicted + floor) + weight * math.log(explained + floor)
+        (1 - weight) * math.log(contradicted + floor) + weight * math.log(at_random_alone + floor)
     )
 
 
@@ -85,8 +111,3 @@ def bounds(rate: float, unexplained: float, contradicted: float) -> tuple[float,
     """
     low = min(rate, unexplained, unexplained**2 / max(contradicted, SMALL))
     return low, min(1.0, max(AT_MOST * rate, contradicted))
-
-
-def _step(x: float) -> float:
-    """From 0 to 1, and ½ at one."""
-    return 1 / (1 + math.pow(x, -STEEP))

@@ -8,23 +8,32 @@ import torch
 from torch import Tensor
 
 from noiseproof.judge.posterior import EM_ROUNDS, ClassNoise, NoisyRows, run_em
-from noiseproof.judge.prior import balanced_contradictions, bounds, likely_rate
+from noiseproof.judge.prior import (
+    balanced_contradictions,
+    bounds,
+    certain_contradictions,
+    likely_rate,
+)
 
 CONVERGED = 30  # rounds of EM after which the rate hardly moves
 
 
 @dataclass(frozen=True)
 class RateEstimates:
-    """Shares of wrong labels, estimated in three ways."""
+    """Shares of wrong labels, estimated in four ways."""
 
     converged: float  # the posterior's after many rounds: overlap explains as much as it can
     posterior: float
+    certain: tuple[float, float]  # what the most certain predictions contradict, and at least
     contradicted: float  # every contradiction is an error, with all classes alike
 
     def times(self, share: float) -> RateEstimates:
         """The rates among more rows, of which ``share`` may be wrong."""
         return RateEstimates(
-            share * self.converged, share * self.posterior, share * self.contradicted
+            share * self.converged,
+            share * self.posterior,
+            (share * self.certain[0], share * self.certain[1]),
+            share * self.contradicted,
         )
 
 
@@ -44,7 +53,7 @@ class NoiseRate:
     @classmethod
     def likely(cls, estimates: RateEstimates, *, is_predictable: bool) -> NoiseRate:
         """What sets like this one turned out to have."""
-        rate = likely_rate(estimates.posterior, estimates.converged, estimates.contradicted)
+        rate = likely_rate(estimates.posterior, estimates.certain, estimates.contradicted)
         low, high = bounds(rate, estimates.converged, estimates.contradicted)
         return cls(rate, low if is_predictable else 0.0, high)
 
@@ -55,7 +64,12 @@ def estimate_rates(rows: NoisyRows, sample: NoisyRows, beta: float) -> RateEstim
     """
     posterior = _mean_wrong(sample, ClassNoise(beta, run_em(sample, beta, EM_ROUNDS)))
     converged = _mean_wrong(sample, ClassNoise(beta, run_em(sample, beta, CONVERGED)))
-    return RateEstimates(converged, posterior, balanced_contradictions(rows.labels, rows.probs))
+    return RateEstimates(
+        converged,
+        posterior,
+        certain_contradictions(rows.labels, rows.probs),
+        balanced_contradictions(rows.labels, rows.probs),
+    )
 
 
 def _mean_wrong(rows: NoisyRows, noise: ClassNoise) -> float:
