@@ -54,8 +54,8 @@ def test_measuring_by_keyboard_through_a_closed_browser_and_a_killed_server(
 ) -> None:
     folder, asked = write_table_audit(tmp_path), []
     options = ("--measure", "36", "--reviewer", "ann")
-    # the second part ends in the second round of questions
-    for goal, kind in ((7, ServerProcess), (31, Server), (36, Server)):
+    # the first part ends in the second round of questions
+    for goal, kind in ((31, ServerProcess), (36, Server)):
         with (
             kind(folder, *options) as server,
             browsing(chromium, tmp_path / "profile") as page,
