@@ -29,7 +29,7 @@ TOKENS = {
     "judge": 60_500,
     "app": 98_000,
     "research": 86_500,
-    "cli": 28_000,
+    "cli": 27_000,
 }
 TOKENS_PER_LINE = 9.15
 CONDITIONALS_PER_1000_LINES = 27.7
