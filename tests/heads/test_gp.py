@@ -250,8 +250,18 @@ X, Y = blobs(12)
         (torch.ones(12, 2), Y, {}, "inputs that differ, got 12 equal ones"),
         (X, Y - 1, {}, "labels in 0 … 1, got -1 at position 0"),
         (X, Y.double(), {}, "class indices in labels of shape (N,), got torch.float64"),
-        (X, torch.rand(12, 3, generator=torch.Generator()), {}, "do not sum to one"),
-        (X, torch.zeros(12, 3, 1), {}, "labels (N,) or distributions (N, K), got shape (12, 3, 1)"),
+        (
+            X,
+            torch.rand(12, 3, generator=torch.Generator()),
+            {},
+            "rows of `y` to be probabilities that sum to one",
+        ),
+        (
+            X,
+            torch.zeros(12, 3, 1),
+            {},
+            "with at least two classes, got (12, 3, 1)",
+        ),
     ],
 )
 def test_what_cannot_be_fitted(x: Tensor, y: Tensor, options: dict[str, Any], message: str) -> None:

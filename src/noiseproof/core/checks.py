@@ -38,15 +38,6 @@ def check_seed(name: str, value: object) -> int:
     return seed
 
 
-def check_reached(part: str, name: str, epoch: float | None, epochs: float) -> None:
-    """Refuse an ``epoch`` after the last one, from which nothing would happen."""
-    if epoch and epoch >= epochs:
-        raise ValueError(
-            f"Expected `{name}` of {part} below the {epochs} epochs of the run (counted from 0),"
-            f" got {epoch}. Lower `{name}`, or train longer."
-        )
-
-
 def check_count(name: str, value: object, at_least: int | None = None, remedy: str = "") -> int:
     is_integer = (
         isinstance(value, Real) and not isinstance(value, bool) and float(value).is_integer()

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from noiseproof.core.checks import check_count, check_flag, check_labels, check_number, check_tensor
+from noiseproof.core.probs import check_probabilities
 from noiseproof.losses.logistic_normal import inverse_softmax_centred
 
 # added to the kernel's diagonal, times the signal: its factor exists even without noise
@@ -179,17 +180,7 @@ def log_odds(y: Tensor, num_classes: int | None, t: float, dummy: bool) -> Tenso
         check_labels(y, num_classes)
         q = F.one_hot(y.long(), num_classes).double()
     else:
-        q = y.double()
-        expected = num_classes or "K"
-        if y.dim() != 2 or (num_classes or q.shape[1]) != q.shape[1]:
-            raise ValueError(
-                f"Expected labels (N,) or distributions (N, {expected}), got shape"
-                f" {tuple(y.shape)}."
-            )
-        if bool((q < 0).any()) or bool(((q.sum(1) - 1).abs() > 1e-4).any()):
-            raise ValueError(
-                "Expected distributions as labels, got rows that are negative or do not sum to one."
-            )
+        q = check_probabilities("y", y, num_classes, tolerance=1e-4).to(y.device)
     return inverse_softmax_centred((1 - t) * F.pad(q, (0, int(dummy))) + t / (q.shape[1] + dummy))
 
 

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from noiseproof.core.checks import check_count, check_number, check_reached
+from noiseproof.core.checks import check_count, check_number
 from noiseproof.core.margin import margin
 from noiseproof.core.output import Output
 from noiseproof.losses.base import Loss, register
@@ -74,10 +74,6 @@ class NoiseAttention(Loss):
         self.lam = check_number("lam", lam, "[0, inf)")
         self.beta = check_number("beta", beta, "[0, inf)")
         self.floor = check_number("floor", floor, "[0, 1)")
-
-    def check(self, epochs: float) -> None:
-        super().check(epochs)
-        check_reached(self.name, "warmup", self.warmup, epochs)
 
     def set_epoch(self, epoch: int) -> None:
         super().set_epoch(epoch)

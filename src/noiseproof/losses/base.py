@@ -288,13 +288,6 @@ class Loss(nn.Module):
             return losses.sum() / class_weight.sum()
         return losses.mean() if counted is None else losses.sum() / counted.sum()
 
-    def check(self, epochs: float) -> None:
-        """Refuse a schedule of this loss, or of one inside it, that does not fit into
-        ``epochs``.
-        """
-        for part in parts_of(self):
-            part.check(epochs)
-
     def set_epoch(self, epoch: int) -> None:
         """Move every schedule inside this loss to ``epoch`` (counted from 0)."""
         for part in parts_of(self):

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from noiseproof.core.checks import check_count, check_number, check_reached, check_tensor
+from noiseproof.core.checks import check_count, check_number, check_tensor
 from noiseproof.core.margin import LabelProb, margins
 from noiseproof.core.output import Output
 from noiseproof.core.tensors import wide
@@ -219,10 +219,6 @@ class PriorLoss(Loss):
         self.register_buffer("_moved", torch.ones(()), persistent=False)  # a tensor for CUDA graphs
         self.register_buffer("_first", None, persistent=False)
         self._sum: Callable[[Tensor], Tensor] | None = None
-
-    def check(self, epochs: float) -> None:
-        super().check(epochs)
-        check_reached(self.name, "warmup", self.warmup, epochs)
 
     def set_epoch(self, epoch: int) -> None:
         super().set_epoch(epoch)

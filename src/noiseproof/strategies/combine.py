@@ -4,9 +4,8 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, get_args
 
-from noiseproof.core.checks import check_reached
 from noiseproof.losses import Loss
-from noiseproof.losses.base import Targets
+from noiseproof.losses.base import Targets, parts_of
 from noiseproof.losses.correction import Backward, Corrected
 from noiseproof.losses.coupled import CR, Peer
 from noiseproof.losses.margin import CE
@@ -242,15 +241,25 @@ def check_together(parts: Combination) -> None:
         check_targets(
             loss, strategy.makes, f"`{strategy}`", f"leave {strategy.name or 'the strategy'} out"
         )
-    loss.check(parts.epochs)
+    for part in (loss, *parts_of(loss)):
+        _check_reached(part.name, "warmup", getattr(part, "warmup", None), parts.epochs)
     for strategy in parts.strategies:
         for rule in RULES:
             found = strategy.name in rule.strategies and rule.broken_by(strategy, parts)
             if found:
                 raise ValueError(rule.message.format(name=strategy.name, loss=loss, found=found))
         for name in EPOCHS.get(strategy.name, ()):
-            check_reached(strategy.name, name, getattr(strategy, name), parts.epochs)
+            _check_reached(strategy.name, name, getattr(strategy, name), parts.epochs)
     _warn_of_untested(parts.strategies)
+
+
+def _check_reached(part: str, name: str, epoch: float | None, epochs: float) -> None:
+    """Refuse an ``epoch`` after the last one, from which nothing would happen."""
+    if epoch and epoch >= epochs:
+        raise ValueError(
+            f"Expected `{name}` of {part} below the {epochs} epochs of the run (counted from 0),"
+            f" got {epoch}. Lower `{name}`, or train longer."
+        )
 
 
 def _warn_of_untested(strategies: Sequence[Strategy]) -> None:

@@ -17,7 +17,6 @@ import torch
 
 from noiseproof.strategies import Batch, Run, Step
 from noiseproof.train.checkpoint import latest
-from noiseproof.train.task import find_nonfinite
 
 CHECK_EVERY = 50  # steps after which several processes compare whether their losses are finite
 
@@ -73,10 +72,6 @@ class DivergenceGuard:
         good_steps = -int(self.run.processes.max(-self.good_steps))
         if good_steps == self.run.step:
             return
-        if where := find_nonfinite(self.run.data.x):
-            raise self.error(
-                good_steps, f"Nor are the inputs, in {where}. Drop the row, or fill it in."
-            )
         lr = float(self.run.models[0].optimizer.param_groups[0]["lr"])
         noisy = [str(strategy) for strategy in self.run.strategies if strategy.sigma]
         causes = [

@@ -75,8 +75,8 @@ def build(
         method = get_method(job.method, task, settings)
     else:
         method = copy.deepcopy(job.method)
-    method.check(task.train.num_classes, settings.epochs)
-    method.check_labels(task.train)
+        method.check(task.train.num_classes, settings.epochs)
+        method.check_labels(task.train)
     loss = method.loss.to(fabric.device)
     loss.reduction = "none"
     if loss.multilabel and job.samples:
