@@ -138,16 +138,8 @@ class Loss(nn.Module):
         """Number of columns of logits that a head must return."""
         return num_classes - self.implied
 
-    def sample_weight(self, margin: Tensor, *, unit: bool = False) -> Tensor:
-        """Implicit curriculum w(Δ) = −dl/dΔ (curriculum paper, Eq. 1).
-
-        ``unit`` scales its maximum to one.
-        """
-        weight = self.weight_at(margin)
-        return weight / self.max_weight if unit else weight
-
-    def weight_at(self, margin: Tensor) -> Tensor:
-        """w(Δ), which ``sample_weight`` may scale."""
+    def sample_weight(self, margin: Tensor) -> Tensor:
+        """Implicit curriculum w(Δ) = −dl/dΔ (curriculum paper, Eq. 1)."""
         raise TypeError(
             f"`{self}` depends on the other classes too, so it has no weight as a function of the"
             " margin alone. Use average_error(loss, z, num_classes) for its gradient at"
@@ -163,7 +155,7 @@ class Loss(nn.Module):
         high = 60.0
         for _ in range(5):  # on a grid, and then between the neighbours of its best point
             grid = torch.linspace(low, high, 2001, dtype=torch.float64)
-            weight = self.weight_at(grid)
+            weight = self.sample_weight(grid)
             best = int(weight.argmax())
             step = float(grid[1] - grid[0])
             low = float(grid[best]) - step
@@ -368,7 +360,7 @@ class MarginLoss(Loss):
     def evaluate(self, y: LabelProb) -> Tensor:
         return _of_each_row(self, pointwise(y.nll, self) if self._closed else self.value(y), y)
 
-    def weight_at(self, margin: Tensor) -> Tensor:
+    def sample_weight(self, margin: Tensor) -> Tensor:
         if self._closed:
             y = LabelProb.from_margin(margin)
             return self.slope(y) * y.miss
@@ -425,8 +417,8 @@ class WeightedSum(Loss):
             ]
         return _weighted(self.scales, values)
 
-    def weight_at(self, margin: Tensor) -> Tensor:
-        return _weighted(self.scales, [loss.weight_at(margin) for _, loss in self.terms])
+    def sample_weight(self, margin: Tensor) -> Tensor:
+        return _weighted(self.scales, [loss.sample_weight(margin) for _, loss in self.terms])
 
     def _named_terms(self) -> list[tuple[str, float, Loss]]:
         """The terms with the names of their losses, ``agce#2`` for the second of the same."""

@@ -75,8 +75,8 @@ class MultiLabel(Loss):
     def probabilities(self, out: Output) -> Tensor:
         return out.logits.sigmoid()
 
-    def weight_at(self, margin: Tensor) -> Tensor:
-        return self.loss.weight_at(margin)
+    def sample_weight(self, margin: Tensor) -> Tensor:
+        return self.loss.sample_weight(margin)
 
 
 class _ShiftedFocal(MarginLoss):

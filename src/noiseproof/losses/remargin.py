@@ -135,8 +135,8 @@ class Remargin(Loss):
             )
         return self.loss.per_sample(out._replace(logits=logits), target)
 
-    def weight_at(self, margin: Tensor) -> Tensor:
-        return self.loss.weight_at(self._at(margin))
+    def sample_weight(self, margin: Tensor) -> Tensor:
+        return self.loss.sample_weight(self._at(margin))
 
     @property
     def max_weight(self) -> float:
@@ -168,5 +168,5 @@ class Unit(Loss):
     def evaluate(self, y: LabelProb) -> Tensor:
         return self.loss.evaluate(y) * self.factor
 
-    def weight_at(self, margin: Tensor) -> Tensor:
-        return self.loss.weight_at(margin) * self.factor
+    def sample_weight(self, margin: Tensor) -> Tensor:
+        return self.loss.sample_weight(margin) * self.factor

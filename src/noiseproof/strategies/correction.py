@@ -63,7 +63,9 @@ class LabelCorrection(Strategy):
             return torch.cat([loss[:, None], prediction], 1)
 
         measured = per_row(run, measure, augment="label-correction")
-        kept = _kept_share(measured[:, 0], self.invert)
+        kept = _kept_share(measured[:, 0])
+        if self.invert:
+            kept = 1 - kept
         predicted = measured[:, 1:] if self.soft else measured[:, 1].long()
         if self.kept is None or self.predicted is None:
             self.kept = kept
@@ -89,7 +91,6 @@ def corrected_targets(
     *,
     current: Tensor | None = None,
     soft: bool = False,
-    invert: bool = False,
 ) -> Tensor:
     """ω·onehot(given) + (1 − ω)·prediction for all rows (N, K), before an epoch of your own
     training loop.
@@ -100,7 +101,6 @@ def corrected_targets(
         current: (N, K), the targets of the last epoch, against which the loss is measured; by
             default the given labels.
         soft: mix in the predicted distribution instead of its largest class.
-        invert: 1 − ω in place of ω.
 
     >>> log_probs = torch.tensor([[0.9, 0.1], [0.9, 0.1], [0.6, 0.4]]).log()
     >>> # the second row has the largest loss: ω = 1
@@ -113,7 +113,7 @@ def corrected_targets(
         given = F.one_hot(given, log_probs.shape[1])
     label = given.to(log_probs.dtype)
     target = label if current is None else current
-    kept = _kept_share(_cross_entropy(log_probs, target), invert)
+    kept = _kept_share(_cross_entropy(log_probs, target))
     return _mixed(kept, label, log_probs.exp() if soft else log_probs.argmax(1))
 
 
@@ -124,14 +124,11 @@ def _cross_entropy(log_p: Tensor, target: Tensor) -> Tensor:
     return -(target * log_p).sum(1)
 
 
-def _kept_share(losses: Tensor, invert: bool) -> Tensor:
-    """ω, or 1 − ω, from the losses (N,) of all rows."""
+def _kept_share(losses: Tensor) -> Tensor:
+    """ω from the losses (N,) of all rows."""
     low, high = losses.aminmax()
     # 1 where all losses are equal
-    omega = torch.where(high > low, (losses - low) / (high - low), 1.0)
-    if invert:
-        return 1 - omega
-    return omega
+    return torch.where(high > low, (losses - low) / (high - low), 1.0)
 
 
 def _mixed(kept: Tensor, target: Tensor, predicted: Tensor) -> Tensor:
