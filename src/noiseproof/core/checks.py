@@ -165,24 +165,23 @@ def check_labels(target: Tensor, num_classes: int, ignore_index: int | None = No
         )
 
 
-def check_transition(name: str, matrix: object) -> Tensor:
-    """Return ``matrix`` as a float64 row-stochastic tensor: T[i, j] = P(given j | true i)."""
-    T = check_tensor(name, matrix, torch.float64).detach().cpu()
+def check_transition(matrix: object) -> Tensor:
+    """Return the matrix ``T`` as a float64 row-stochastic tensor: T[i, j] = P(given j | true i)."""
+    T = check_tensor("T", matrix, torch.float64).detach().cpu()
     if T.dim() != 2 or T.shape[0] != T.shape[1] or T.shape[0] < 2:
         raise ValueError(
-            f"Expected `{name}` to be a square matrix of at least 2 classes, got shape"
-            f" {tuple(T.shape)}."
+            f"Expected `T` to be a square matrix of at least 2 classes, got shape {tuple(T.shape)}."
         )
     if not bool(torch.isfinite(T).all()) or bool((T < 0).any()):
         raise ValueError(
-            f"Expected `{name}` to hold probabilities, got entries that are negative or not finite."
+            "Expected `T` to hold probabilities, got entries that are negative or not finite."
         )
     sums = T.sum(1)
     worst = int((sums - 1).abs().argmax())
     if abs(float(sums[worst]) - 1) > 1e-6:
         raise ValueError(
-            f"Expected the rows of `{name}` to sum to one, row {worst} sums to"
-            f" {float(sums[worst]):.6g}. {name}[i, j] is P(given j | true i): transpose it if its"
+            f"Expected the rows of `T` to sum to one, row {worst} sums to"
+            f" {float(sums[worst]):.6g}. T[i, j] is P(given j | true i): transpose it if its"
             " columns sum to one, or divide rows by their sum."
         )
     return T

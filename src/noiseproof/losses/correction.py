@@ -30,12 +30,12 @@ class Corrected(Loss):
     def __init__(self, T: Tensor | int, **options: Any) -> None:
         super().__init__(**options)
         matrix = torch.eye(T) if isinstance(T, int) and not isinstance(T, bool) and T >= 0 else T
-        self.register_buffer("T", check_transition("T", matrix).clone())
+        self.register_buffer("T", check_transition(matrix).clone())
         self.T: Tensor
 
     def set_transition(self, T: Tensor) -> None:
         """Replace T by one of the same classes, such as an estimate made during training."""
-        T = check_transition("T", T)
+        T = check_transition(T)
         if T.shape != self.T.shape:
             raise ValueError(f"Expected `T` of {self.T.shape[0]} classes, got {T.shape[0]}.")
         self.T.copy_(T)
@@ -101,7 +101,7 @@ class Backward(Corrected):
         self.inverse: Tensor
 
     def set_transition(self, T: Tensor) -> None:
-        inverse = _inverse(check_transition("T", T))
+        inverse = _inverse(check_transition(T))
         super().set_transition(T)
         self.inverse.copy_(inverse)
 

@@ -292,7 +292,7 @@ class Matrix(NoiseModel):
             T = _read_matrix(Path(T))
         try:
             with torch.device("cpu"):
-                T = check_transition("T", T)
+                T = check_transition(T)
         except (TypeError, ValueError) as error:
             where = f"{self.T}: " if isinstance(self.T, (str, Path)) else ""
             raise ValueError(f"{where}{error}") from None

@@ -21,10 +21,11 @@ from noiseproof.strategies.run import Run, Strategy, register
 from noiseproof.strategies.sweeps import per_row
 
 
+@register("small-loss")
 @dataclass(eq=False)
-class Selection(Strategy):
-    """Keep int((1 − forget(T))·B) of the B rows of a step, at least one, T epochs after the epoch
-    ``start``.
+class SmallLoss(Strategy):
+    """Train on the int((1 − forget(T))·B) rows of smallest loss of the B rows of a step, at least
+    one, T epochs after the epoch ``start``.
 
     forget(T) = min(T/ramp, 1)·forget, so all rows are kept up to the epoch ``start`` itself
     (counted from 0), which leaves room for another initialisation (SLN paper, Table 4). ``forget``
@@ -64,11 +65,12 @@ class Selection(Strategy):
     def weights(self, losses: Tensor, outs: list[Output], batch: Batch, run: Run) -> Tensor | None:
         if run.epoch < self.start:
             return None
-        return self.select(losses, outs, batch, run)
+        order = _ranked(given_losses(losses, outs, batch, run), batch, run)
+        return self.select(order, self.num_kept(batch, run), batch, run)
 
-    def select(self, losses: Tensor, outs: list[Output], batch: Batch, run: Run) -> Tensor:
-        """The weights from ``start`` on."""
-        raise NotImplementedError
+    def select(self, order: Tensor, kept: int, batch: Batch, run: Run) -> Tensor:
+        """The weights (M, b) of the rows in the ``order`` of their losses (count, M)."""
+        return _mean_over(order[:kept], batch, run)
 
 
 @torch.no_grad()
@@ -121,21 +123,9 @@ def _mean_over(chosen: Tensor, batch: Batch, run: Run, factor: float = 1.0) -> T
     return run.processes.share(weights).T
 
 
-@register("small-loss")
-@dataclass(eq=False)
-class SmallLoss(Selection):
-    """Train on the rows of small loss: the mean over the int((1 − forget(T))·B) smallest of each
-    step.
-    """
-
-    def select(self, losses: Tensor, outs: list[Output], batch: Batch, run: Run) -> Tensor:
-        order = _ranked(given_losses(losses, outs, batch, run), batch, run)
-        return _mean_over(order[: self.num_kept(batch, run)], batch, run)
-
-
 @register("co-teaching")
 @dataclass(eq=False)
-class CoTeaching(Selection):
+class CoTeaching(SmallLoss):
     """Co-teaching (Han et al. 2018): two models, each trained on the rows of small loss of the
     other, in one pass.
 
@@ -145,15 +135,13 @@ class CoTeaching(Selection):
 
     models = 2
 
-    def select(self, losses: Tensor, outs: list[Output], batch: Batch, run: Run) -> Tensor:
-        order = _ranked(given_losses(losses, outs, batch, run), batch, run)
-        small = order[: self.num_kept(batch, run)]  # (kept, 2)
-        return _mean_over(small.flip(1), batch, run)
+    def select(self, order: Tensor, kept: int, batch: Batch, run: Run) -> Tensor:
+        return _mean_over(order[:kept].flip(1), batch, run)
 
 
 @register("sigua")
 @dataclass(eq=False)
-class Sigua(Selection):
+class Sigua(SmallLoss):
     """SIGUA with small losses (Han et al. 2020): descend on the rows of small loss, ascend slowly
     on some others.
 
@@ -165,9 +153,7 @@ class Sigua(Selection):
     rate: float = number("[0, 1]", 0.3)
     scale: float = number("[0, inf)", 0.01)
 
-    def select(self, losses: Tensor, outs: list[Output], batch: Batch, run: Run) -> Tensor:
-        kept = self.num_kept(batch, run)
-        order = _ranked(given_losses(losses, outs, batch, run), batch, run)
+    def select(self, order: Tensor, kept: int, batch: Batch, run: Run) -> Tensor:
         bad = order[kept : kept + max(1, int((batch.count - kept) * self.rate))]
         return _mean_over(order[:kept], batch, run) + _mean_over(bad, batch, run, -self.scale)
 
