@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -41,6 +41,7 @@ class TrainedModel:
     optimizer: torch.optim.Optimizer
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class Run:
     """The state of a run. There is no clean label in it.
 
@@ -48,43 +49,31 @@ class Run:
     ``strategies.sweeps`` has passes over the whole set.
     """
 
-    def __init__(
-        self,
-        *,
-        fabric: Fabric,
-        data: NoisyData,
-        loss: Loss,
-        epochs: int,
-        seed: int,
-        augment: Transform | None = None,
-        strong: Transform | None = None,
-        normalise: Transform | None = None,
-        workers: int = 0,
-        compiled: bool = False,
-        validates: bool = False,
-    ) -> None:
-        assert data.clean is None, "clean labels stay with the record"
-        self.fabric = fabric
-        self.device = fabric.device
-        double = getattr(fabric._precision, "precision", "") == "64-true"
+    fabric: Fabric
+    data: NoisyData
+    loss: Loss
+    epochs: int
+    seed: InitVar[int]
+    augment: Transform | None = None
+    strong: Transform | None = None  # of second views; None: ``augment``
+    normalise: Transform | None = None
+    workers: int = 0
+    compiled: bool = False  # whether models and augmentation of a step go through torch.compile
+    validates: bool = False  # whether metrics have an accuracy on held-out noisy labels
+
+    def __post_init__(self, seed: int) -> None:
+        assert self.data.clean is None, "clean labels stay with the record"
+        self.device = self.fabric.device
+        double = getattr(self.fabric._precision, "precision", "") == "64-true"
         self.dtype = torch.float64 if double else torch.float32
-        self.processes = Processes(fabric)
+        self.processes = Processes(self.fabric)
         self.random = Randomness(seed, self.processes, self.dtype)
-        self.data = data
-        self.augment = augment
-        self.strong = strong or augment  # of second views
-        self.normalise = normalise
-        self.workers = workers
-        # whether models and augmentation of a step go through torch.compile
-        self.compiled = compiled
-        self.validates = validates  # whether metrics have an accuracy on held-out noisy labels
-        self.loss = loss
-        parts = [part for part in loss.modules() if isinstance(part, Loss)]
+        self.strong = self.strong or self.augment
+        parts = [part for part in self.loss.modules() if isinstance(part, Loss)]
         # and needs a seed each step
         self.loss_draws = any(type(part).set_step is not Loss.set_step for part in parts)
         self.models: list[TrainedModel] = []
         self.strategies: Sequence[Strategy] = ()  # all strategies of the method
-        self.epochs = epochs
         self.epoch = 0  # counted from 0
         self.batch_size = 0  # rows of a full step over all processes
         self.count = 0  # rows of the current step over all processes

@@ -2,6 +2,7 @@
 
 import math
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,24 +26,18 @@ from noiseproof.train.record import Record
 from noiseproof.train.settings import Settings
 
 
+@dataclass(eq=False)
 class Checkpointer:
     """Saves the state of a run in its folder whenever that is due, and restores it."""
 
-    def __init__(
-        self,
-        folder: Path | None,
-        config: dict[str, Any],
-        run: Run,
-        record: Record,
-        guard: DivergenceGuard,
-        settings: Settings,
-    ) -> None:
-        self.folder = folder
-        self.config = config
-        self.run = run
-        self.record = record
-        self.guard = guard
-        self.settings = settings
+    folder: Path | None
+    config: dict[str, Any]
+    run: Run
+    record: Record
+    guard: DivergenceGuard
+    settings: Settings
+
+    def __post_init__(self) -> None:
         self.best = dict.fromkeys(BEST, -math.inf)
         self.is_first_step = True  # of this call
         self.saved_at = time.monotonic()
@@ -208,16 +203,14 @@ def load_optimizers(state: dict[str, Any], run: Run) -> None:
             }
 
 
+@dataclass(eq=False)
 class Stopper:
-    """Ends a run where that is requested, or after ``max_steps``."""
+    """Ends a run where that is requested, or after ``last_step``."""
 
-    def __init__(
-        self, run: Run, checkpointer: Checkpointer, stop: StopRequest, max_steps: int | None
-    ) -> None:
-        self.run = run
-        self.checkpointer = checkpointer
-        self.stop = stop
-        self.last_step = math.inf if max_steps is None else run.step + max_steps
+    run: Run
+    checkpointer: Checkpointer
+    stop: StopRequest
+    last_step: float  # infinity: no limit
 
     def check_step(self, done: int, steps: int) -> None:
         """Stop after ``done`` of the epoch's ``steps``.

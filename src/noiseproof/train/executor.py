@@ -6,6 +6,7 @@ it.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import repeat
 from typing import Protocol
 
@@ -42,11 +43,11 @@ def make_executor(stepper: Stepper) -> Executor:
     return executor or Eager(stepper)
 
 
+@dataclass(eq=False)
 class Eager:
     """Steps as PyTorch runs them, one kernel after the other."""
 
-    def __init__(self, stepper: Stepper) -> None:
-        self.stepper = stepper
+    stepper: Stepper
 
     def steps(self, parts: Sequence[Tensor], start: int) -> Iterator[int]:
         run = self.stepper.run

@@ -187,7 +187,8 @@ def training(
             job.folder, run_config(job, method, run), run, record, guard, settings
         )
         done = checkpointer.restore(resume, str(job.method))  # steps of the current epoch
-        stopper = Stopper(run, checkpointer, stop or StopRequest(), max_steps)
+        last_step = math.inf if max_steps is None else run.step + max_steps
+        stopper = Stopper(run, checkpointer, stop or StopRequest(), last_step)
         first_step = run.step
         schedule = settings.make_schedule()
         pause_every = 1 if max_steps is not None else settings.checkpoint_steps or AT_ONCE
