@@ -25,7 +25,7 @@ spec.loader.exec_module(house)
 TOKENS = {
     "core": 13_000,
     "data": 45_000,
-    "learn": 98_000,
+    "learn": 93_800,
     "judge": 60_500,
     "app": 98_000,
     "research": 86_500,
