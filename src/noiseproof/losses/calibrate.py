@@ -266,8 +266,8 @@ class _Tau(Remargin):
 
 @register("tau-shift")
 class TauShift(_Tau):
-    """A loss shifted so that its mean margin at initialisation becomes −τ, by default that of 10
-    classes.
+    """A loss shifted so that its mean margin at initialisation becomes −τ, by default the margin of
+    10 classes.
 
     l(σ(Δ + |E[Δ]| − τ)) with weight w(Δ + |E[Δ]| − τ) (curriculum paper, section 5.1.1; C.1.1
     misprints it).
@@ -282,8 +282,8 @@ class TauShift(_Tau):
 
 @register("tau-scale")
 class TauScale(_Tau):
-    """A margin loss scaled so that its mean margin at initialisation becomes −τ, by default that of
-    10 classes.
+    """A margin loss scaled so that its mean margin at initialisation becomes −τ, by default the
+    margin of 10 classes.
 
     l(σ(αΔ))/α with α = τ/|E[Δ]|, so that the weight is w(αΔ) (curriculum paper, section 5.1.1).
 
@@ -303,8 +303,9 @@ def remargin_for(
     tau: float | None = None,
     sigma: float = 1.0,
 ) -> Remargin:
-    """The loss whose mean margin at initialisation is −τ (that of 10 classes): ``TauShift`` or
-    ``TauScale``.
+    """The loss whose mean margin at initialisation is −τ, by default as of 10 classes.
+
+    It is ``TauShift`` or ``TauScale``.
     """
     if by not in ("shift", "scale"):
         raise ValueError(f"Expected `by` to be 'shift' or 'scale', got {by!r}.")

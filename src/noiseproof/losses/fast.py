@@ -26,8 +26,8 @@ def label_nll(logits: Tensor, target: Tensor, ignore_index: int, closed: bool) -
         return F.cross_entropy(logits, target, reduction="none", ignore_index=ignore_index)
     # These operations have pointwise gradients, which a compiler fuses into one pass, g·(softmax −
     # onehot). Of cross entropy's own, a scatter and a sum over it, it keeps a float32 (B, K) where
-    # g is a short expression that it inlines; that of a closed slope is long enough to be made a
-    # vector first (torch 2.11, see benchmarks/gpu.py).
+    # g is a short expression that it inlines; the gradient of a closed slope is long enough to be
+    # made a vector first (torch 2.11, see benchmarks/gpu.py).
     z = logits.to(wide(logits.dtype))
     is_label = torch.arange(logits.shape[1], device=logits.device) == target[:, None]
     nll = z.logsumexp(1) - torch.where(is_label, z, 0).sum(1)

@@ -125,7 +125,7 @@ RULES = (
         " without class weights, or another method.",
     ),
     Rule(
-        ("sigua-bc",),  # the sign of a sum does not show that of the corrected term
+        ("sigua-bc",),  # the sign of a sum does not show the sign of the corrected term
         lambda strategy, parts: not isinstance(parts.loss, Backward),
         "Expected the loss `backward` for sigua-bc, got `{loss}`. Use sigua for others.",
     ),

@@ -23,7 +23,7 @@ class LabelCorrection(Strategy):
     ω)·prediction.
 
     ω is each sample's loss, scaled to [0, 1] over the whole set (SLN paper, section 3.3; its Fig.
-    10 shows why not 1 − ω). Loss and prediction are those of the model that predicts, the momentum
+    10 shows why not 1 − ω). Loss and prediction are from the model that predicts, the momentum
     model where there is one, on augmented inputs.
 
     Args:

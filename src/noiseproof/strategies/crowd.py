@@ -22,8 +22,8 @@ class CrowdLayer(Strategy):
     3·I at first, so that T is P(label | true), as forward correction has it for all labels (Patrini
     et al. 2017; Tanno et al. 2019, without the trace). ``kind=matrix``: z' = W_a·softmax(z) with W
     = I at first (Rodrigues and Pereira 2018), which is free to rename classes. W learns by Adam
-    with the rate ``lr``, which no schedule lowers; each model has its own. Predictions are those of
-    z. Annotators are in ``NoisyData.annotator`` (noise ``file`` with ``annotators=all``);
+    with the rate ``lr``, which no schedule lowers; each model has its own. The prediction is
+    softmax(z). Annotators are in ``NoisyData.annotator`` (noise ``file`` with ``annotators=all``);
     without any, all labels have one matrix.
     """
 

@@ -263,7 +263,7 @@ class DivideMix(Strategy):
         balance: whether the loss has its last term, which is for classes of equal size: a rare one
             would be predicted as often as the largest.
         agreed: whether w = 1 for labels that both networks predict: the losses of a rare or hard
-            class are those of the upper component, even if all its labels are right.
+            class fall under the upper component, even if all its labels are right.
     """
 
     models = 2

@@ -143,8 +143,8 @@ class Run:
                     group["lr"] = rate
 
     def forward(self, model: nn.Module, x: Tensor) -> Output:
-        """The output of ``model`` for ``x``: computed in the run's precision, returned in that of
-        the data.
+        """The output of ``model`` for ``x``: computed in the run's precision, returned in the
+        data's.
         """
         with self.fabric.autocast():
             out: Output = model(x)

@@ -2,8 +2,8 @@
 
 Rows are selected by the loss of their given labels, whatever target other strategies make of them:
 noise on a target (``sln``) would decide in place of the row. Noise, on gradients too, also moves
-the logit of a class for all rows, and a class that is left out has no row to bring it back: beside
-it, rows are ranked within their own class. The rows of a step are ranked over all
+the logit of a class for all rows, and a class that is left out has no row to bring it back: with
+noise, rows are ranked within their own class. The rows of a step are ranked over all
 processes, so the selection does not depend on their number; ties go to the earlier row of the
 batch.
 """

@@ -120,7 +120,7 @@ def predict_log_probs(run: Run, x: Inputs | None = None) -> Tensor:
 
 
 def log_probs(loss: Loss, outs: Sequence[Output]) -> Tensor:
-    """Predicted log-probabilities (b, K), of several labels a row those of each.
+    """Predicted log-probabilities (b, K), with several labels per row of each label.
 
     Those of several models averaged.
     """

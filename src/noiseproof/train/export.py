@@ -1,7 +1,7 @@
 """A trained classifier for prediction only, from raw inputs to class probabilities, and its export
 to a file.
 
-``.pt2`` is PyTorch's format (``torch.export.load(path).module()(x)``), ``.onnx`` that of all
+``.pt2`` is PyTorch's format (``torch.export.load(path).module()(x)``), ``.onnx`` is read by all
 others.
 """
 
@@ -122,7 +122,7 @@ def export(
 
     The exported model takes ``input``, raw inputs before any normalisation, of the dtype and shape
     of ``example`` (B, …) and any number of rows, and returns ``probabilities`` (B, K), with
-    ``variance`` also that of the logits (B,), which the head of ``ln`` predicts. The names of
+    ``variance`` also the variance of the logits (B,), which the head of ``ln`` predicts. The names of
     ``classes`` are stored as JSON: in ONNX's metadata under ``classes``, in a ``.pt2`` as the extra
     file ``classes.json``. Methods that do not predict by a deterministic network, ``het`` and
     ``gp``, are refused.

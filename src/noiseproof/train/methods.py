@@ -40,7 +40,7 @@ def get_method(spec: str, task: Task, settings: Settings) -> Method:
     ``NAME@PAPER`` has the paper's hyperparameters for this dataset and noise, or for those given
     after it (``ln@ln:dataset=mnist``). ``& STRATEGY`` adds a strategy, and may be repeated; ``&
     HEAD`` chooses a head, by default the one that gives what the loss needs. Parts that cannot be
-    trained together are refused. Where rows have several labels, the loss is that of each label.
+    trained together are refused. Where rows have several labels, the loss is of each label.
 
     >>> from noiseproof.data import get_dataset
     >>> from noiseproof.train.task import prepare
@@ -204,7 +204,7 @@ def _from_paper(spec: str, context: MethodContext) -> str:
     paper, params = parse_call(rest)
     data = {key: getattr(context, key) for key in QUALIFIERS if getattr(context, key) is not None}
     given = pop_qualifiers(params)
-    if "dataset" in given or "num_classes" in given:  # other data than those of the run
+    if "dataset" in given or "num_classes" in given:  # other data than the run has
         data = {key: value for key, value in data.items() if key not in ("dataset", "num_classes")}
     # other noise, whose rate may differ
     if given.get("noise", data.get("noise")) != data.get("noise"):

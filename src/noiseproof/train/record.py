@@ -303,7 +303,7 @@ def _evaluate(
     """Nll, accuracy among the ``top`` and of the ensemble on ``labels[0]``, and accuracy on each of
     ``labels``.
 
-    All but that of the ensemble are averages over the models. Rows of no class (−1) do not count.
+    All but the ensemble's are averages over the models. Rows of no class (−1) do not count.
     The nll of ``soft`` labels (N, K) is −Σ_k q_k log p_k.
     """
     parts = [
