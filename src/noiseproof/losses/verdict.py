@@ -168,8 +168,8 @@ class SettledNormal(MarginLoss):
     λ²)).
 
     r = τ(C − z) is the residual of the label at the score z = Δ + log(K − 1), and s² = (K −
-    1)·start² the squares of the other classes (LN paper, Eqs. 7-8 and B.4); with one standard deviation
-    for all K logits its square is shared by K.
+    1)·start² the squares of the other classes (LN paper, Eqs. 7-8 and B.4); with one standard
+    deviation for all K logits its square is shared by K.
     """
 
     def __init__(self, loss: LN, num_classes: int, **options: Any) -> None:

@@ -122,9 +122,9 @@ def export(
 
     The exported model takes ``input``, raw inputs before any normalisation, of the dtype and shape
     of ``example`` (B, …) and any number of rows, and returns ``probabilities`` (B, K), with
-    ``variance`` also the variance of the logits (B,), which the head of ``ln`` predicts. The names of
-    ``classes`` are stored as JSON: in ONNX's metadata under ``classes``, in a ``.pt2`` as the extra
-    file ``classes.json``. Methods that do not predict by a deterministic network, ``het`` and
+    ``variance`` also the variance of the logits (B,), which the head of ``ln`` predicts. The names
+    of ``classes`` are stored as JSON: in ONNX's metadata under ``classes``, in a ``.pt2`` as the
+    extra file ``classes.json``. Methods that do not predict by a deterministic network, ``het`` and
     ``gp``, are refused.
     """
     path = Path(path)

@@ -32,8 +32,8 @@ class Settings:
         model: spec of a backbone; ``auto`` chooses one by the shape of the inputs.
         batch_size: rows of a step over all processes; ``full`` for all rows (gradient descent).
         optimizer, schedule: specs of ``noiseproof.train.schedule``.
-        clip: largest norm of the gradient; 0 for none. By default the norm of the loss or a strategy
-            (``max_norm``), where it gives large gradients: 5 for ``ln``, 1 for ``sln``
+        clip: largest norm of the gradient; 0 for none. By default ``max_norm`` of the loss or
+            a strategy, where it gives large gradients: 5 for ``ln``, 1 for ``sln``
             and for noise on gradients with selection; and 1 for ``lenet5`` where ``auto`` chose
             it, whose units the first steps otherwise leave without a gradient.
         drop_last: drop a last batch that is smaller than the others.
