@@ -229,7 +229,7 @@ class Record:
         output is of one row.
         """
         run = self.run
-        for rows, _, outs in sweep(run, models=[model.trained for model in run.models]):
+        for rows, counts, outs in sweep(run, models=[model.trained for model in run.models]):
             label = run.labels(rows)
             batch = Batch(
                 x=rows,  # which nothing reads
@@ -237,7 +237,7 @@ class Record:
                 given=run.data.given[rows],
                 rows=rows,
                 all_rows=rows,
-                count=len(rows) * run.processes.world_size,
+                count=int(run.processes.sum(counts.sum())),  # those that fill up are the last
                 soft=label if label.is_floating_point() else None,
             )
             batch = replace(batch, all_rows=run.processes.gather(rows, batch))
