@@ -22,6 +22,9 @@ MEMORIES = ("target-memory", "exchanged-memory")
 UNTESTED = ("crowd-layer", "freeze")
 # parameters that name an epoch, which a run must reach
 EPOCHS = {
+    "nal": ("warmup",),
+    "peer": ("warmup",),
+    "cr": ("warmup",),
     "freeze": ("until",),
     "label-correction": ("start",),
     "estimated-targets": ("start",),
@@ -242,24 +245,25 @@ def check_together(parts: Combination) -> None:
             loss, strategy.makes, f"`{strategy}`", f"leave {strategy.name or 'the strategy'} out"
         )
     for part in (loss, *parts_of(loss)):
-        _check_reached(part.name, "warmup", getattr(part, "warmup", None), parts.epochs)
+        _check_epochs(part, parts.epochs)
     for strategy in parts.strategies:
         for rule in RULES:
             found = strategy.name in rule.strategies and rule.broken_by(strategy, parts)
             if found:
                 raise ValueError(rule.message.format(name=strategy.name, loss=loss, found=found))
-        for name in EPOCHS.get(strategy.name, ()):
-            _check_reached(strategy.name, name, getattr(strategy, name), parts.epochs)
+        _check_epochs(strategy, parts.epochs)
     _warn_of_untested(parts.strategies)
 
 
-def _check_reached(part: str, name: str, epoch: float | None, epochs: float) -> None:
-    """Refuse an ``epoch`` after the last one, from which nothing would happen."""
-    if epoch and epoch >= epochs:
-        raise ValueError(
-            f"Expected `{name}` of {part} below the {epochs} epochs of the run (counted from 0),"
-            f" got {epoch}. Lower `{name}`, or train longer."
-        )
+def _check_epochs(part: Loss | Strategy, epochs: float) -> None:
+    """Refuse an epoch after the last one, from which nothing would happen."""
+    for name in EPOCHS.get(part.name, ()):
+        epoch = getattr(part, name)
+        if epoch and epoch >= epochs:
+            raise ValueError(
+                f"Expected `{name}` of {part.name} below the {epochs} epochs of the run (counted"
+                f" from 0), got {epoch}. Lower `{name}`, or train longer."
+            )
 
 
 def _warn_of_untested(strategies: Sequence[Strategy]) -> None:
