@@ -24,27 +24,25 @@ spec.loader.exec_module(house)
 # Raise a number only with its reason in the commit message. Lower it when code gets shorter.
 TOKENS = {
     "core": 13_000,
-    "data": 45_000,
+    "data": 43_000,
     "learn": 93_800,
-    "judge": 60_500,
-    "app": 98_000,
-    "research": 86_500,
+    "judge": 61_000,
+    "app": 95_000,
+    "research": 83_000,
     "cli": 27_000,
 }
-TOKENS_PER_LINE = 9.15
-CONDITIONALS_PER_1000_LINES = 27.7
-TUPLES_PER_1000_LINES = 4.9
+TOKENS_PER_LINE = 9.12
+CONDITIONALS_PER_1000_LINES = 26.0
+TUPLES_PER_1000_LINES = 1.5
 METHODS = 25
 # Words that a reader stumbles over, and how often the source has them (DESIGN: Words).
 IDIOMS = {
-    "beside": 101,
-    "those of": 52,
-    "that of": 63,
+    "beside": 20,
+    "those of": 36,
+    "that of": 52,
     "anew": 0,
     "nobody": 1,
 }
-SAME_NAME = {"Tile", "_LeftOut"}
-NESTED = {"accelerate/hopper.py"}
 
 
 def test_rooms_stay_within_their_budget_of_tokens() -> None:
@@ -63,7 +61,7 @@ def test_lines_hold_one_thought() -> None:
 
 
 def test_no_conditional_expression_is_inside_another() -> None:
-    assert house.nested_conditionals(SRC) <= NESTED
+    assert house.nested_conditionals(SRC) == set()
 
 
 def test_idioms_become_fewer() -> None:
@@ -84,7 +82,7 @@ def test_classes_are_small_and_have_names_of_their_own() -> None:
     large = [(place, name) for place, name, methods in classes if methods > METHODS]
     assert [one for one in large if not is_network(*one)] == []
     names = Counter(name for _, name, _ in classes)
-    assert {name for name, count in names.items() if count > 1} <= SAME_NAME
+    assert [name for name, count in names.items() if count > 1] == []
 
 
 def is_network(place: str, name: str) -> bool:
