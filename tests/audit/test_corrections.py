@@ -1,4 +1,4 @@
-"""Labels that nobody decided on: what changing them is expected to do, and when that is refused."""
+"""Labels that no one decided on: what changing them is expected to do, and when that is refused."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_a_refusal_names_the_rows_to_review_first() -> None:
     assert (
         str(refused.value)
         == "Expected --accept-all to mend clearly more labels than it spoils, got a gain of 2 (-20"
-        " to 20): of 1 label that nobody decided on, 12 (3 to 25) mended, 10 (2 to 30) spoiled,"
+        " to 20): of 1 label that no one decided on, 12 (3 to 25) mended, 10 (2 to 30) spoiled,"
         " by 40 measured decisions among them. Measure 120 more rows first, `noiseproof review"
         " my audit --measure 180`, or override this with --yes."
     )
@@ -103,7 +103,7 @@ def test_without_measured_decisions_nothing_is_written(tmp_path: Path) -> None:
     ):
         corrections(read_audit(folder), {}, accept_all=True)
     shown = run("apply", folder, "--accept-all", "--yes", "--out", tmp_path / "new.csv")
-    assert shown.startswith("expected: of 5 labels that nobody decided on, ")
+    assert shown.startswith("expected: of 5 labels that no one decided on, ")
     assert (tmp_path / "new.csv").exists()
 
 

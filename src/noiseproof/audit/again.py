@@ -39,7 +39,7 @@ def audit_again(
     """Audit the data of the audit in ``folder`` again, with the decisions on it, and write the
     result there.
 
-    All options are those of the earlier audit. Models are trained on the decided labels; rows that
+    All options are as in the earlier audit. Models are trained on the decided labels; rows that
     were skipped, excluded or unclear, or have a new class, stay as they are. Each row is judged by
     models of other folds, so that its quality never depends on the decision on it. Where
     `noiseproof measure` recalibrated the earlier audit, the new files are recalibrated, too; the

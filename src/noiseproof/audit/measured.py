@@ -71,7 +71,7 @@ def write_measured(audit: Audit, answers: Sequence[Decision], goal: str = "f1") 
     calibrated = recalibrate(audit, read_population(audit), answers, goal)
     _write_issues(audit.folder, _recalibrated(audit, calibrated, len(measured)))
     audit = read_audit(audit.folder)
-    measurement = measure(read_population(audit), answers)  # its precision is that of the new cut
+    measurement = measure(read_population(audit), answers)  # with the precision of the new cut
     assert measurement is not None
     table = reliability(audit, answers)
     summary = {

@@ -96,7 +96,7 @@ class Plan:
             ),
             "assumed": "if the probabilities of the audit are right",
         }
-        rows = f"{counted(len(self.accepted), 'label')} that nobody decided on"
+        rows = f"{counted(len(self.accepted), 'label')} that no one decided on"
         mended = gain.mended.as_count()
         spoiled = gain.spoiled.as_count()
         return f"of {rows}, {mended} mended, {spoiled} spoiled, {by[self.basis]}"
@@ -327,8 +327,8 @@ def conflicts(standing: Standing) -> list[int]:
 
 
 def read_conflicts(folder: str | Path, decisions: str | Path | None = None) -> list[int]:
-    """The rows on which people disagree by a file of decisions, by default that of the audit in
-    ``folder``.
+    """The rows on which people disagree by a file of decisions, by default in the folder of the
+    audit.
     """
     path = Path(decisions or find_decisions(folder))
     return conflicts(read_decided_in(folder, decisions)) if path.exists() else []

@@ -219,9 +219,7 @@ def _answers(task: Mapping[str, Any], question: str) -> Iterator[tuple[str, Labe
 
 
 def _address(source: Any, id: str) -> str:
-    """Return the address of a picture below the folder that holds the audited one, or that of the
-    audited file.
-    """
+    """Return the address of a picture below the folder that holds the audited folder or file."""
     folder = Path(source.config["data"])
     if not folder.is_dir():
         folder = folder.resolve().parent

@@ -106,7 +106,7 @@ def _measure(path: Any) -> tuple[float, ...]:
     laplacian = (
         4 * inner - pixels[:-2, 1:-1] - pixels[2:, 1:-1] - pixels[1:-1, :-2] - pixels[1:-1, 2:]
     )
-    # less that of rounded pixels
+    # less the variance of rounded pixels
     variance = max(0.0, float(laplacian.var()) - 20 / 12) if laplacian.size else 0.0
     sharp = variance**0.5 / max(deviation, 1e-6) if laplacian.size else 1.0
     low, high = np.percentile(pixels, [5, 95])

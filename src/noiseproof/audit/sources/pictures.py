@@ -254,7 +254,7 @@ def _relative_names(files: ImageFiles) -> list[str]:
 def _check_classes(
     folders: tuple[str, ...], classes: Sequence[str] | None, root: Path
 ) -> tuple[str, ...]:
-    """Return the classes in the order that the user named, by default that of the folders."""
+    """Return the classes in the order that the user named, by default of the folders."""
     names = folders if classes is None else tuple(classes)
     if sorted(names) != sorted(folders):
         odd = sorted({*names} - {*folders})
