@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from noiseproof.core.arrays import Array, Bools, Floats32
 from noiseproof.core.checks import check_count
 from noiseproof.core.messages import preview
 from noiseproof.data.base import Dataset, Split
@@ -75,7 +75,7 @@ def check_features(x: Any, name: str = "x") -> tuple[Tensor, list[str]]:
     return numbers, notes
 
 
-def _array(x: Any, name: str) -> NDArray[Any]:
+def _array(x: Any, name: str) -> Array:
     """An array of numbers that torch can share; anything else is refused."""
     if isinstance(x, np.ma.MaskedArray):
         x = np.where(np.ma.getmaskarray(x), np.nan, x.data)
@@ -169,7 +169,7 @@ def _check_same_length(x: Tensor, y: Tensor, name: str) -> None:
         )
 
 
-def _plain(x: Any) -> NDArray[Any]:
+def _plain(x: Any) -> Array:
     """Inputs that passed ``check_features`` as an array of their own dtype."""
     if isinstance(x, Tensor):
         # NumPy has no bfloat16
@@ -477,7 +477,7 @@ class SparseAxes:
             _finite(x.tocsr()[sample])[0]
         )
 
-    def encode(self, x: Any) -> NDArray[np.float32]:
+    def encode(self, x: Any) -> Floats32:
         """(N, dim) float32, computed in blocks to save memory; NaN in rows that hold NaN or
         infinite numbers.
         """
@@ -493,7 +493,7 @@ class SparseAxes:
         return np.asarray(dense)
 
 
-def _finite(x: Any) -> tuple[Any, NDArray[np.bool_]]:
+def _finite(x: Any) -> tuple[Any, Bools]:
     """Return the matrix as float32, 0 in place of NaN and infinite numbers, and the rows without
     any of these, (N,).
     """

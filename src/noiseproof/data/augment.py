@@ -21,9 +21,9 @@ from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
 from torch import Tensor
 
+from noiseproof.core.arrays import Array
 from noiseproof.core.checks import check_count, check_number, check_word
 from noiseproof.core.grammar import parse_call
 from noiseproof.models.pretrained import IMAGENET_MEAN, IMAGENET_STD
@@ -90,9 +90,7 @@ class Transform(ABC):
             )
         return self.transform(images, params)
 
-    def __call__(
-        self, images: Tensor | NDArray[Any], generator: torch.Generator | None = None
-    ) -> Tensor:
+    def __call__(self, images: Tensor | Array, generator: torch.Generator | None = None) -> Tensor:
         images = torch.as_tensor(images)
         self.check(images)
         params = self.draw(len(images), generator)

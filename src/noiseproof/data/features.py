@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
+from noiseproof.core.arrays import Floats32
 from noiseproof.core.cluster import map_jobs
 from noiseproof.core.files import replacing
 from noiseproof.core.grammar import format_call, parse_call, parse_sum
@@ -47,12 +47,10 @@ class Extractor(ABC):
         return self
 
     @abstractmethod
-    def encode(self, rows: Any, *, progress: Progress | None = None) -> NDArray[np.float32]:
+    def encode(self, rows: Any, *, progress: Progress | None = None) -> Floats32:
         """Return features (N, F) of texts (a sequence of strings) or of `Pictures`."""
 
-    def fit_encode(
-        self, rows: Any, *, seed: int = 0, progress: Progress | None = None
-    ) -> NDArray[np.float32]:
+    def fit_encode(self, rows: Any, *, seed: int = 0, progress: Progress | None = None) -> Floats32:
         """Return the features of the rows that it is fitted to."""
         return self.fit(rows, seed=seed).encode(rows, progress=progress)
 
@@ -117,9 +115,7 @@ class Joined(Extractor):
         self.fit_encode(rows, seed=seed)
         return self
 
-    def fit_encode(
-        self, rows: Any, *, seed: int = 0, progress: Progress | None = None
-    ) -> NDArray[np.float32]:
+    def fit_encode(self, rows: Any, *, seed: int = 0, progress: Progress | None = None) -> Floats32:
         parts = []
         self.scales = []
         for weight, extractor in self.terms:
@@ -129,7 +125,7 @@ class Joined(Extractor):
             parts.append(scale * part)
         return np.hstack(parts)
 
-    def encode(self, rows: Any, *, progress: Progress | None = None) -> NDArray[np.float32]:
+    def encode(self, rows: Any, *, progress: Progress | None = None) -> Floats32:
         parts = []
         for scale, (_, extractor) in zip(self.scales, self.terms, strict=True):
             parts.append(scale * extractor.encode(rows, progress=progress))
@@ -157,12 +153,12 @@ def encode_blocks(
     what: str,
     progress: Progress | None,
     per_task: int = 1,
-) -> NDArray[np.float32]:
+) -> Floats32:
     """Join the features ``function(block, *shared)`` of blocks of rows, (N, F).
 
     ``progress`` is told ``what`` is done to how many of ``total`` rows.
     """
-    parts: list[NDArray[np.float32]] = []
+    parts: list[Floats32] = []
     done = 0
     for features in map_jobs(function, blocks, *shared, per_task=per_task):
         parts.append(np.asarray(features, dtype=np.float32))
@@ -188,7 +184,7 @@ def compute(
     seed: int,
     progress: Progress | None,
     cache: PathLike | None,
-) -> NDArray[np.float32]:
+) -> Floats32:
     """Return the features of ``rows``, from the folder ``cache`` if they are in it; ``content()``
     is their digest.
     """
@@ -215,7 +211,7 @@ def digest(parts: Iterable[str | bytes]) -> str:
     return total.hexdigest()
 
 
-def read_array(path: Path, key: str) -> NDArray[np.float32] | None:
+def read_array(path: Path, key: str) -> Floats32 | None:
     """Return the array in a file of the cache; None if there is none, or it is damaged or of
     something else.
     """
@@ -236,7 +232,7 @@ def read_array(path: Path, key: str) -> NDArray[np.float32] | None:
     return None
 
 
-def keep_array(path: Path, key: str, x: NDArray[np.float32]) -> None:
+def keep_array(path: Path, key: str, x: Floats32) -> None:
     """Store an array; a folder that can't be written to costs only the next computation."""
     from safetensors.numpy import save_file
 

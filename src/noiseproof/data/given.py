@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from noiseproof.core.arrays import Bools, Ints
 from noiseproof.data.labels import encode_labels, read_labels
 
 
-def is_missing(values: Any) -> NDArray[np.bool_]:
+def is_missing(values: Any) -> Bools:
     """Return where there is no value, (N,): None, NaN, or only spaces."""
     import pandas as pd
 
@@ -22,7 +22,7 @@ def is_missing(values: Any) -> NDArray[np.bool_]:
 
 def encode_given(
     values: Any, classes: Sequence[str] | None, name: str, known: Sequence[str] | None = None
-) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+) -> tuple[Ints, tuple[str, ...]]:
     """Return class numbers (N,), −1 where there is no label, and class names: ``known``, else
     ``classes``, else sorted.
 

@@ -10,23 +10,23 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from noiseproof.core.arrays import Array, Bools, Ints
 from noiseproof.core.messages import preview
 
 NUMBER = re.compile(r"-?(0|[1-9]\d{0,17})(\.\d+)?", re.ASCII)  # 01 and 1e5 are words
 NO_CLASS = (complex, timedelta, np.timedelta64, list, tuple, dict, set, np.ndarray)
 
 
-def read_labels(values: Any, name: str = "y") -> NDArray[Any]:
+def read_labels(values: Any, name: str = "y") -> Array:
     """Return one label for each row, int64 or str objects, dates in ISO 8601; missing labels and
     quantities are refused.
     """
     return _numbered(_as_written(values, name), name)
 
 
-def _as_written(values: Any, name: str) -> NDArray[Any]:
+def _as_written(values: Any, name: str) -> Array:
     """As ``read_labels``, but numerals that are words stay words."""
     labels = _one_column(values, name)
     if labels.dtype.kind == "f":
@@ -48,7 +48,7 @@ def _as_written(values: Any, name: str) -> NDArray[Any]:
     return np.array(words, dtype=object)
 
 
-def _one_column(values: Any, name: str) -> NDArray[Any]:
+def _one_column(values: Any, name: str) -> Array:
     try:
         labels = np.asarray(values.detach().cpu() if isinstance(values, Tensor) else values)
     except ValueError:  # rows of different lengths
@@ -68,7 +68,7 @@ def _one_column(values: Any, name: str) -> NDArray[Any]:
     return labels
 
 
-def _numbered(labels: NDArray[Any], name: str) -> NDArray[Any]:
+def _numbered(labels: Array, name: str) -> Array:
     """Words that are all numerals as int64, so that 2 sorts before 10 and 1.0 is 1; else the
     words.
     """
@@ -92,7 +92,7 @@ def _is_missing(value: Any) -> bool:
     )
 
 
-def _whole_numbers(labels: NDArray[Any], name: str) -> NDArray[np.int64]:
+def _whole_numbers(labels: Array, name: str) -> Ints:
     _refuse_rows(np.isnan(labels), name)
     _refuse_rows(np.isinf(labels), name, "infinite numbers")
     real = labels[(labels != np.rint(labels)) | (np.abs(labels) > 2**53)]
@@ -104,7 +104,7 @@ def _whole_numbers(labels: NDArray[Any], name: str) -> NDArray[np.int64]:
     return labels.astype(np.int64)
 
 
-def _refuse_rows(refused: NDArray[np.bool_], name: str, what: str = "none") -> None:
+def _refuse_rows(refused: Bools, name: str, what: str = "none") -> None:
     if len(row_numbers := np.flatnonzero(refused)):
         raise ValueError(
             f"Expected a label in every row of `{name}`, got {what} in {len(row_numbers)} of"

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from noiseproof.core.arrays import Array, Bools, Ints
 from noiseproof.core.messages import Brief, preview
 from noiseproof.data.labels import NUMBER, find_words
 from noiseproof.data.votes import Votes
@@ -61,17 +61,15 @@ class Labels(Brief):
     """
 
     words: tuple[str, ...]  # (C,)
-    codes: NDArray[np.int64]  # (N,) the number of the word of each row, −1 for none
+    codes: Ints  # (N,) the number of the word of each row, −1 for none
     names: tuple[str, ...]  # (K,) classes, or the labels that rows have several of
-    members: NDArray[np.bool_] | None = None  # (C, K): which labels each word spells, of sets
+    members: Bools | None = None  # (C, K): which labels each word spells, of sets
     separator: str = ""  # between the labels of a set
     joiner: str = ""  # the separator as cells have it, with spaces around it or not
     votes: Votes | None = None  # of annotators, on these rows
 
     @classmethod
-    def of_classes(
-        cls, classes: Sequence[str], codes: NDArray[np.int64], votes: Votes | None = None
-    ) -> Labels:
+    def of_classes(cls, classes: Sequence[str], codes: Ints, votes: Votes | None = None) -> Labels:
         """One label for each row."""
         return cls(tuple(classes), codes, tuple(classes), votes=votes)
 
@@ -81,7 +79,7 @@ class Labels(Brief):
         words: Sequence[str],
         separator: str,
         names: Sequence[str] | None = None,
-        codes: NDArray[np.int64] | None = None,
+        codes: Ints | None = None,
     ) -> Labels:
         """Sets that ``words`` spell; by default each word is a row.
 
@@ -113,7 +111,7 @@ class Labels(Brief):
     def __len__(self) -> int:
         return len(self.codes)
 
-    def __getitem__(self, rows: NDArray[Any]) -> Labels:
+    def __getitem__(self, rows: Array) -> Labels:
         """The labels of some rows, by a mask (N,) or numbers."""
         votes = None if self.votes is None else self.votes[rows]
         return replace(self, codes=self.codes[rows], votes=votes)
@@ -124,27 +122,27 @@ class Labels(Brief):
         return self.members is not None
 
     @property
-    def answers(self) -> NDArray[np.bool_]:
+    def answers(self) -> Bools:
         """Whether each row has each label, (N, K)."""
         if self.members is None:
             return np.asarray(self.codes[:, None] == np.arange(len(self.names)))
         return self.members[self.codes]
 
     @property
-    def counts(self) -> NDArray[np.int64]:
+    def counts(self) -> Ints:
         """How many rows have each label, (K,)."""
         rows = np.bincount(self.codes, minlength=len(self.words))
         return rows if self.members is None else rows @ self.members
 
     @property
-    def comparable(self) -> NDArray[np.int64]:
+    def comparable(self) -> Ints:
         """A number for each row, (N,), equal for rows of the same labels."""
         if self.members is None:
             return self.codes
         same = np.unique(self.members, axis=0, return_inverse=True)[1]
         return np.asarray(same).ravel().astype(np.int64)[self.codes]
 
-    def equal(self, other: Labels) -> NDArray[np.bool_]:
+    def equal(self, other: Labels) -> Bools:
         """Whether the rows of both have the same labels, (N,); ``other`` is what ``read``
         returned.
         """
@@ -152,7 +150,7 @@ class Labels(Brief):
             return np.asarray(self.codes == other.codes)
         return np.asarray((self.answers == other.answers).all(1))
 
-    def changed(self, codes: NDArray[np.int64]) -> Labels:
+    def changed(self, codes: Ints) -> Labels:
         """Other labels where ``codes`` (N,), numbers of words, are not −1."""
         return replace(self, codes=np.where(codes >= 0, codes, self.codes))
 
@@ -179,7 +177,7 @@ class Labels(Brief):
         members = _members(known, self.names)
         return replace(self, words=different, codes=codes, members=members, votes=None)
 
-    def spell(self, row: int, answers: NDArray[np.bool_]) -> str:
+    def spell(self, row: int, answers: Bools) -> str:
         """The word of the labels with the answer yes (K,): those that the row has come first, in
         its order.
         """
@@ -192,7 +190,7 @@ class Labels(Brief):
         return join_set([*kept, *(name for name in wanted if name not in kept)], self.joiner)
 
 
-def _members(sets: Sequence[Sequence[str]], names: Sequence[str]) -> NDArray[np.bool_]:
+def _members(sets: Sequence[Sequence[str]], names: Sequence[str]) -> Bools:
     """Which of the K ``names`` are in each set, (n, K)."""
     number = {name: k for k, name in enumerate(names)}
     members = np.zeros((len(sets), len(names)), dtype=bool)
@@ -235,7 +233,7 @@ def _has_zeros_and_ones(labels: Any) -> bool:
     return bool(is_table and np.isin(array, (0, 1)).all())
 
 
-def _array(labels: Any) -> NDArray[Any]:
+def _array(labels: Any) -> Array:
     if hasattr(labels, "toarray"):
         return np.asarray(labels.toarray())
     return np.asarray(labels.detach().cpu() if hasattr(labels, "detach") else labels)
@@ -276,9 +274,7 @@ def join_sets(sets: Iterable[Sequence[str] | None], separator: str) -> list[str 
     return [None if each is None else join_set(each, separator) for each in sets]
 
 
-def sets_as_words(
-    labels: Any, classes: Sequence[str] | None
-) -> tuple[NDArray[Any], dict[str, Any]]:
+def sets_as_words(labels: Any, classes: Sequence[str] | None) -> tuple[Array, dict[str, Any]]:
     """The labels of a matrix or of lists as words, (N,), and how they spell sets, as in
     config.json.
     """
@@ -290,9 +286,7 @@ def sets_as_words(
     return words, {"kind": kind, "separator": separator, "labels": names and list(names)}
 
 
-def as_indicators(
-    labels: Any, names: Sequence[str] | None = None
-) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+def as_indicators(labels: Any, names: Sequence[str] | None = None) -> tuple[Ints, tuple[str, ...]]:
     """A matrix (N, K) of zeros and ones of a matrix or of lists, and the names of its columns."""
     if not are_lists(labels):
         return _array(labels).astype(np.int64), label_names(labels, names)  # type: ignore[return-value]
@@ -345,7 +339,7 @@ def looks_like_sets(counts: Mapping[str, int]) -> list[str]:
     return []
 
 
-def yes_no(cells: Iterable[Any], name: str, role: str = "label column") -> NDArray[np.bool_]:
+def yes_no(cells: Iterable[Any], name: str, role: str = "label column") -> Bools:
     """Whether each cell of a column says yes; others than yes and no, true and false, 1 and 0 are
     refused.
     """

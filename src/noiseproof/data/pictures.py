@@ -10,9 +10,9 @@ from typing import Any, Self, TypeAlias
 import numpy as np
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
 from torch import Tensor
 
+from noiseproof.core.arrays import Floats32
 from noiseproof.core.checks import check_count
 from noiseproof.core.messages import Progress
 from noiseproof.data.augment import IMAGENET
@@ -230,7 +230,7 @@ class PixelFeatures(Extractor):
         self.spread = pixels.std(0).square().mean().sqrt().clamp(min=1e-6)
         return self
 
-    def encode(self, rows: Pictures, *, progress: Progress | None = None) -> NDArray[np.float32]:
+    def encode(self, rows: Pictures, *, progress: Progress | None = None) -> Floats32:
         pixels = rows.thumbnails().flatten(1).float()
         return np.asarray(((pixels - self.mean) / self.spread).numpy())
 
@@ -251,7 +251,7 @@ class PicturePatches(Extractor):
         self.fitted = PatchFeatures(rows.thumbnails(), dim=self.dim, seed=seed)
         return self
 
-    def encode(self, rows: Pictures, *, progress: Progress | None = None) -> NDArray[np.float32]:
+    def encode(self, rows: Pictures, *, progress: Progress | None = None) -> Floats32:
         return np.asarray(self.fitted.encode(rows.thumbnails()).numpy())
 
 
@@ -306,7 +306,7 @@ class EfficientNetFeatures(Extractor):
 
     def fit_encode(
         self, rows: Pictures, *, seed: int = 0, progress: Progress | None = None
-    ) -> NDArray[np.float32]:
+    ) -> Floats32:
         if len(rows) > MANY:
             return super().fit_encode(rows, seed=seed, progress=progress)
         self.axes = None
@@ -314,7 +314,7 @@ class EfficientNetFeatures(Extractor):
         self.axes = MainAxes(x[shuffled(len(x), derive_generator(seed))[:FIT_IMAGES]], self.dim)
         return np.asarray(self.axes(x).numpy())
 
-    def encode(self, rows: Pictures, *, progress: Progress | None = None) -> NDArray[np.float32]:
+    def encode(self, rows: Pictures, *, progress: Progress | None = None) -> Floats32:
         assert self.axes is not None, "fit comes first"
         return np.asarray(self._features(rows, progress).numpy())
 
@@ -361,7 +361,7 @@ class TimmFeatures(Extractor):
     def weights(self) -> Weights:
         return loaded_weights("timm", self.network)
 
-    def encode(self, rows: Pictures, *, progress: Progress | None = None) -> NDArray[np.float32]:
+    def encode(self, rows: Pictures, *, progress: Progress | None = None) -> Floats32:
         return np.asarray(_in_batches(self.encode_batch, rows, 224, 32, progress).numpy())
 
     @torch.inference_mode()
@@ -391,7 +391,7 @@ def encode_pictures(
     seed: int = 0,
     progress: Progress | None = None,
     cache: PathLike | None = None,
-) -> tuple[NDArray[np.float32], dict[str, Any]]:
+) -> tuple[Floats32, dict[str, Any]]:
     """Return features (N, F) of pictures, bytes (N, C, H, W) or paths of files, and a description
     of how they were made.
 

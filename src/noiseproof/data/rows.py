@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
+from noiseproof.core.arrays import Array, Bools, Floats, Floats32, Ints
 from noiseproof.core.messages import Brief
 from noiseproof.data.labelsets import Labels
 from noiseproof.data.tables import FeatureTable
@@ -34,17 +34,17 @@ class Skipped(Brief):
     """Rows of the source that can't be audited, and why."""
 
     reason: str
-    rows: NDArray[np.int64]
+    rows: Ints
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class OtherRows(Brief):
     """The rows of a test set, with which audited rows are compared."""
 
-    x: NDArray[np.float32]  # (T, D) features of the same kind as in the audit
+    x: Floats32  # (T, D) features of the same kind as in the audit
     labels: Labels  # of T rows, by the names of the audit
     frame: Any = None  # their columns as in the source, where it is a table
-    unlike: NDArray[np.int64] | None = None  # (T,) as that of the audit
+    unlike: Ints | None = None  # (T,) as that of the audit
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -54,19 +54,19 @@ class Rows:
     """
 
     labels: Labels
-    row: NDArray[np.int64]  # (N,) number in the source
+    row: Ints  # (N,) number in the source
     source_rows: int
-    x: NDArray[np.float32] | None = None  # (N, D) features for networks and neighbours
+    x: Floats32 | None = None  # (N, D) features for networks and neighbours
     table: FeatureTable | None = None  # the same for decision trees
-    pred_probs: NDArray[np.float32] | None = None  # (N, K) of another model
-    similarities: NDArray[np.float32] | None = None  # (N, K) to descriptions of the classes
-    ids: NDArray[Any] | None = None  # (N,) str
-    texts: NDArray[Any] | None = None  # (N,) str, of rows that are texts
-    groups: NDArray[np.int64] | None = None  # (N,)
-    time: NDArray[np.float64] | None = None  # (N,)
-    trusted: NDArray[np.bool_] | None = None  # (N,)
+    pred_probs: Floats32 | None = None  # (N, K) of another model
+    similarities: Floats32 | None = None  # (N, K) to descriptions of the classes
+    ids: Array | None = None  # (N,) str
+    texts: Array | None = None  # (N,) str, of rows that are texts
+    groups: Ints | None = None  # (N,)
+    time: Floats | None = None  # (N,)
+    trusted: Bools | None = None  # (N,)
     # (N,): the number of the word that a reviewer decided on, −1 for none
-    decided: NDArray[np.int64] | None = None
+    decided: Ints | None = None
     test: OtherRows | None = None
     has_order: bool = True  # whether the order of the rows may mean something
     skipped: tuple[Skipped, ...] = ()
@@ -76,7 +76,7 @@ class Rows:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def subset(self, keep: NDArray[Any], reason: str | None = None) -> Self:
+    def subset(self, keep: Array, reason: str | None = None) -> Self:
         """Return the rows where ``keep`` is true; the others are listed as skipped for
         ``reason``.
         """
@@ -88,7 +88,7 @@ class Rows:
         skipped = (Skipped(reason, dropped[dropped >= 0]),) if reason else ()
         return replace(self, **arrays, skipped=(*self.skipped, *skipped))
 
-    def without(self, unusable: Sequence[tuple[str, NDArray[np.bool_]]]) -> Self:
+    def without(self, unusable: Sequence[tuple[str, Bools]]) -> Self:
         """Return the rows outside all masks; the others are listed as skipped for the first reason
         that holds.
         """
@@ -107,11 +107,11 @@ class Rows:
         return self.labels.words
 
     @property
-    def given(self) -> NDArray[np.int64]:
+    def given(self) -> Ints:
         """The number of each row's word, (N,)."""
         return self.labels.codes
 
-    def unlike(self) -> NDArray[np.int64] | None:
+    def unlike(self) -> Ints | None:
         """Numbers (N,) that differ between rows that are not duplicates, whatever their features;
         None for none.
         """
@@ -121,6 +121,6 @@ class Rows:
         return table.fitted.unlike(table.frame)
 
     @property
-    def names(self) -> NDArray[Any]:
+    def names(self) -> Array:
         """The id of each row, (N,): its number in the source if it has none."""
         return self.row.astype(str).astype(object) if self.ids is None else self.ids

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from noiseproof.core.arrays import Array, Floats, Floats32, Ints
 from noiseproof.core.messages import counted, preview
 from noiseproof.data.base import Dataset, Split
 from noiseproof.data.frames import ParquetColumns, Table, read_table, reading_notes, table_name
@@ -55,16 +55,16 @@ class FeatureTable:
     codes from 0.
     """
 
-    values: NDArray[np.float32]  # (N, D)
+    values: Floats32  # (N, D)
     num_categories: tuple[int, ...]  # (D,): 0 for a column of numbers
     frame: Frame | None = None  # the N rows with their columns as in the source
     fitted: Columns | None = None  # the encoder of these columns
 
     @classmethod
-    def of_numbers(cls, x: NDArray[np.float32]) -> FeatureTable:
+    def of_numbers(cls, x: Floats32) -> FeatureTable:
         return cls(x, (0,) * x.shape[1])
 
-    def __getitem__(self, rows: NDArray[Any]) -> FeatureTable:
+    def __getitem__(self, rows: Array) -> FeatureTable:
         """Return some of the rows, by numbers or a mask (N,)."""
         numbers = np.flatnonzero(rows) if rows.dtype == bool else rows
         frame = None if self.frame is None else self.frame.take(numbers)
@@ -105,7 +105,7 @@ class Columns:
         shift: Tensor = shift_of(self.mean, self.std)
         return shift
 
-    def encode(self, rows: Frame | NDArray[Any]) -> Tensor:
+    def encode(self, rows: Frame | Array) -> Tensor:
         """Encode a table or an array as (N, D) float32; words without a category become zeros."""
         import pandas as pd
 
@@ -165,7 +165,7 @@ class Columns:
         counts = (*[0] * len(self.numeric), *map(len, words.values()))
         return FeatureTable(values, counts, fitted=self)
 
-    def unlike(self, frame: Frame) -> NDArray[np.int64] | None:
+    def unlike(self, frame: Frame) -> Ints | None:
         """Return a hash for each row of the words in columns that distinguish rows and are not
         inputs, (N,); None if there are no such columns.
         """
@@ -187,7 +187,7 @@ class Columns:
         return x.sub_((self.mean - self.shift).to(x)).div_(self.std.to(x))
 
 
-def _numbers(cells: pd.Series[Any], impute: bool = False) -> NDArray[np.float64]:
+def _numbers(cells: pd.Series[Any], impute: bool = False) -> Floats:
     """A column as float64, NaN where a cell is empty; words are refused, or with ``impute`` count
     as missing.
     """
@@ -244,7 +244,7 @@ def _word(value: Any) -> str:
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
-def _codes(cells: pd.Series[Any], known: Sequence[str]) -> NDArray[np.int64]:
+def _codes(cells: pd.Series[Any], known: Sequence[str]) -> Ints:
     """The number of the category of each cell of a column of words, (N,)."""
     words = _words(cells)
     found = find_words(set(words), known)
@@ -257,7 +257,7 @@ def shift_of(mean: Any, std: Any) -> Any:
     return mean * ((abs(mean) > FAR * std) & (std != 1))
 
 
-def moments(values: NDArray[Any]) -> tuple[Any, Any]:
+def moments(values: Array) -> tuple[Any, Any]:
     """Return mean and standard deviation over the rows in float64; 1 as that of constants."""
     difference = np.subtract(values, values[0], dtype=np.float64)  # exactly 0 for constants
     mean = values[0] + difference.mean(0)
@@ -265,7 +265,7 @@ def moments(values: NDArray[Any]) -> tuple[Any, Any]:
     return mean, np.where(np.float32(std) > 1e-14 * np.abs(mean), std, 1.0)[()]
 
 
-def number_columns(x: NDArray[Any], names: Iterable[str] | None = None) -> Columns | None:
+def number_columns(x: Array, names: Iterable[str] | None = None) -> Columns | None:
     """Return an encoder of numbers (N, D) that fills gaps with medians, or with means if there are
     none yet, and subtracts the means of numbers that float32 can't distinguish; None if there is
     nothing to do.
@@ -357,7 +357,7 @@ def _decimal_comma_hint(words: list[str]) -> str:
     return f" (numbers with a decimal comma: write {numbers[0]} as {numbers[0].replace(',', '.')})"
 
 
-def _non_numbers(cells: NDArray[Any], words: list[str]) -> list[str] | None:
+def _non_numbers(cells: Array, words: list[str]) -> list[str] | None:
     """The cells that are not numbers in a column of numbers written as words; None for a column of
     categories.
     """
@@ -406,7 +406,7 @@ def _fit_column(
     frame: Frame,
     name: str,
     missing: MissingPolicy,
-    labels: NDArray[np.int64] | None,
+    labels: Ints | None,
     keep: bool,
     wide: bool,
 ) -> tuple[_Column, list[str]]:
@@ -495,7 +495,7 @@ class _Suspicion(NamedTuple):
     is_certain: bool
 
 
-def _find_identifier(name: str, values: NDArray[np.float64]) -> _Suspicion | None:
+def _find_identifier(name: str, values: Floats) -> _Suspicion | None:
     """Whether numbers identify the rows and carry no other information."""
     known = values[~np.isnan(values)]
     if len(known) <= FEW_ROWS or np.ptp(known) < len(known) - 1:
@@ -509,9 +509,7 @@ def _find_identifier(name: str, values: NDArray[np.float64]) -> _Suspicion | Non
     return _Suspicion("differs in every row", condition, _ID.search(name) is not None)
 
 
-def _find_label_code(
-    name: str, cells: NDArray[Any], labels: NDArray[np.int64]
-) -> _Suspicion | None:
+def _find_label_code(name: str, cells: Array, labels: Ints) -> _Suspicion | None:
     """Whether the values of a column and the classes correspond one-to-one: a feature would
     contradict wrong labels.
     """
@@ -538,7 +536,7 @@ def fit_columns(
     features: Sequence[str],
     missing: MissingPolicy,
     requested: bool,
-    labels: NDArray[np.int64] | None = None,
+    labels: Ints | None = None,
     wide: bool = False,
 ) -> tuple[Columns, list[str]]:
     """Fit an encoder to columns; those that can't be used are left out with a note.

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from noiseproof.core.arrays import Floats32
 from noiseproof.core.checks import check_count
 from noiseproof.core.cluster import map_jobs
 from noiseproof.core.messages import Progress, counted, preview
@@ -109,9 +109,7 @@ class TfidfFeatures(Extractor):
         self.fitted = TextFeatures([text for text in rows if text], self.dim, seed)
         return self
 
-    def encode(
-        self, rows: Sequence[str], *, progress: Progress | None = None
-    ) -> NDArray[np.float32]:
+    def encode(self, rows: Sequence[str], *, progress: Progress | None = None) -> Floats32:
         assert self.fitted is not None, "fit comes first"
         return np.asarray(self.fitted.encode(rows).numpy())
 
@@ -130,9 +128,7 @@ class WordLlamaFeatures(Extractor):
     def weights(self) -> Weights:
         return WordVectors.weights()
 
-    def encode(
-        self, rows: Sequence[str], *, progress: Progress | None = None
-    ) -> NDArray[np.float32]:
+    def encode(self, rows: Sequence[str], *, progress: Progress | None = None) -> Floats32:
         blocks = _split(rows, BLOCK)
         return encode_blocks(
             _mean_vectors, blocks, total=len(rows), what="encoding texts", progress=progress
@@ -159,9 +155,7 @@ class _NetworkFeatures(Extractor):
     extra = "transformers"
     loads_by_name = True
 
-    def encode(
-        self, rows: Sequence[str], *, progress: Progress | None = None
-    ) -> NDArray[np.float32]:
+    def encode(self, rows: Sequence[str], *, progress: Progress | None = None) -> Floats32:
         # texts of similar length together, which need less padding
         order = np.argsort([len(text) for text in rows], kind="stable")
         joined = encode_blocks(
@@ -252,7 +246,7 @@ def encode_texts(
     seed: int = 0,
     progress: Progress | None = None,
     cache: PathLike | None = None,
-) -> tuple[NDArray[np.float32], dict[str, Any]]:
+) -> tuple[Floats32, dict[str, Any]]:
     """Return features (N, F) of texts, zeros for one without words, and a description of how they
     were made.
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from noiseproof.core.arrays import Array, Floats, Ints
 from noiseproof.core.messages import Brief
 
 
@@ -22,9 +22,9 @@ class Votes(Brief):
     (2, array([0, 0, 0, 1]), array([0, 1, 2, 1]), array([0, 1, 1, 2]))
     """
 
-    row: NDArray[np.int64]  # (V,)
-    annotator: NDArray[np.int64]  # (V,)
-    label: NDArray[np.int64]  # (V,)
+    row: Ints  # (V,)
+    annotator: Ints  # (V,)
+    label: Ints  # (V,)
     num_rows: int
     names: tuple[str, ...]  # (A,)
 
@@ -60,7 +60,7 @@ class Votes(Brief):
     def __len__(self) -> int:
         return self.num_rows
 
-    def __getitem__(self, rows: NDArray[Any]) -> Votes:
+    def __getitem__(self, rows: Array) -> Votes:
         """The votes on some rows, a mask (N,) or row numbers (n,), in their order."""
         rows = np.flatnonzero(rows) if rows.dtype == bool else rows
         first = self.first[rows]
@@ -76,7 +76,7 @@ class Votes(Brief):
         )
 
     @property
-    def first(self) -> NDArray[np.int64]:
+    def first(self) -> Ints:
         """Where the votes on each row begin, (N + 1,)."""
         return np.searchsorted(self.row, np.arange(self.num_rows + 1))
 
@@ -85,14 +85,14 @@ class Votes(Brief):
         """Votes on a row that has any, on average."""
         return len(self.row) / max(int((np.diff(self.first) > 0).sum()), 1)
 
-    def counts(self, num_classes: int) -> NDArray[np.float64]:
+    def counts(self, num_classes: int) -> Floats:
         """How many annotators gave each label to each row, (N, K): soft labels for any method."""
         cells = np.bincount(
             self.row * num_classes + self.label, minlength=self.num_rows * num_classes
         )
         return cells.reshape(self.num_rows, num_classes).astype(np.float64)
 
-    def table(self) -> NDArray[np.int64]:
+    def table(self) -> Ints:
         """The label of each annotator for each row, (N, A), −1 for none."""
         labels = np.full((self.num_rows, len(self.names)), -1)
         labels[self.row, self.annotator] = self.label

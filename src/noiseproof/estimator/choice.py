@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from noiseproof.estimator.inputs import Bools, Floats, Ints
+from noiseproof.core.arrays import Bools, Floats, Ints
 from noiseproof.judge.evidence.folds import make_folds
 
 FOLDS = 5  # one of them is held out

@@ -16,10 +16,10 @@ from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.utils.validation import _check_sample_weight
 from torch import Tensor
 
+from noiseproof.core.arrays import Bools, Floats
 from noiseproof.core.cluster import NUMBER_WORK, threads_for
 from noiseproof.data import Dataset, NoisyData, Split
 from noiseproof.estimator.choice import best_method, held_out
-from noiseproof.estimator.inputs import Bools, Floats
 from noiseproof.estimator.robust import RobustClassifier
 from noiseproof.strategies.row_tables import SampleWeights
 from noiseproof.train import Interrupted, Method, Result, Settings, Task, get_method, prepare, train

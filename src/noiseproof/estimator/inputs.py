@@ -9,11 +9,11 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from scipy.sparse import csr_matrix, issparse
 from sklearn.utils.validation import assert_all_finite, validate_data
 from torch import Tensor
 
+from noiseproof.core.arrays import Array
 from noiseproof.core.checks import check_count
 from noiseproof.data.arrays import SparseAxes, check_features
 from noiseproof.data.augment import Standardise
@@ -24,9 +24,6 @@ from noiseproof.data.pictures import Pictures, picture_extractor
 from noiseproof.data.tables import fit_columns, is_numeric, number_columns
 from noiseproof.data.text import text_extractor
 
-Ints: TypeAlias = NDArray[np.int64]
-Floats: TypeAlias = NDArray[np.float64]
-Bools: TypeAlias = NDArray[np.bool_]
 RandomState: TypeAlias = int | np.random.RandomState | np.random.Generator | None
 
 
@@ -87,7 +84,7 @@ class EncodedInputs:
             )
         return Pictures(rows)
 
-    def _scaled(self, x: NDArray[Any]) -> Tensor:
+    def _scaled(self, x: Array) -> Tensor:
         if self.has_one_scale:
             x = (x - self.mean) / self.spread
         return torch.from_numpy(np.ascontiguousarray(x, dtype=np.float32))

@@ -7,20 +7,19 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from safetensors import SafetensorError
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
+from noiseproof.core.arrays import Array, Floats
 from noiseproof.core.messages import preview
 from noiseproof.data.tables import Columns
 from noiseproof.estimator.files import read_estimator, write_estimator
 from noiseproof.estimator.fitting import FitRows, Fits, fit_trees, logged_epochs, network_outputs
 from noiseproof.estimator.inputs import (
     EncodedInputs,
-    Floats,
     RandomState,
     draw_seed,
     encode_inputs,
@@ -81,7 +80,7 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
     ('elr', 0.2, True)
     """
 
-    classes_: NDArray[Any]
+    classes_: Array
     multilabel_: bool
     n_features_in_: int
     predictor_: Predictor
@@ -183,7 +182,7 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         self.history_ = result.metrics
         return self
 
-    def predict(self, X: Any) -> NDArray[Any]:
+    def predict(self, X: Any) -> Array:
         """Return the most probable label of each row, (N,).
 
         With several labels for each row it is (N, K), 1 for each that is more likely than not.
@@ -191,7 +190,7 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         p = self.predict_proba(X)  # first: it checks that the estimator is fitted
         if self.multilabel_:
             return (p > 0.5).astype(np.int64)
-        labels: NDArray[Any] = self.classes_[p.argmax(1)]
+        labels: Array = self.classes_[p.argmax(1)]
         return labels
 
     def predict_proba(self, X: Any) -> Floats:

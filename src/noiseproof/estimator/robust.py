@@ -8,17 +8,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone
 from sklearn.utils import get_tags, indexable
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, has_fit_parameter
 
+from noiseproof.core.arrays import Array, Bools, Floats, Floats32, Ints
 from noiseproof.core.checks import check_count
 from noiseproof.core.cluster import NUMBER_WORK, threads_for
 from noiseproof.core.messages import preview
 from noiseproof.data.frames import as_frame, is_foreign_table
-from noiseproof.estimator.inputs import Bools, Floats, Ints, RandomState, draw_seed
+from noiseproof.estimator.inputs import RandomState, draw_seed
 from noiseproof.estimator.targets import encode_labels
 from noiseproof.judge.evidence.folds import in_one_fold, make_folds
 from noiseproof.judge.evidence.trees import (
@@ -82,7 +82,7 @@ class RobustClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  # t
     (0.2, True)
     """
 
-    classes_: NDArray[Any]
+    classes_: Array
     label_issues_: pd.DataFrame
     noise_rate_: float
 
@@ -180,7 +180,7 @@ class RobustClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  # t
             options[weight_name(inner)] = weights[rows]
         return judged, rows, options
 
-    def _frame(self, judged: _Judgement, rows: Ints, given: NDArray[Any], X: Any) -> pd.DataFrame:
+    def _frame(self, judged: _Judgement, rows: Ints, given: Array, X: Any) -> pd.DataFrame:
         """One row for each row of X, also for those that were not judged."""
         import pandas as pd
 
@@ -198,27 +198,27 @@ class RobustClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  # t
         }
         return pd.DataFrame(columns, index=X.index if hasattr(X, "iloc") else None)
 
-    def predict(self, X: Any) -> NDArray[Any]:
+    def predict(self, X: Any) -> Array:
         """The predicted label of each row, (N,)."""
         check_is_fitted(self, "estimator_")
-        labels: NDArray[Any] = self.classes_[
+        labels: Array = self.classes_[
             np.asarray(self.estimator_.predict(X)).ravel().astype(np.int64)
         ]
         return labels
 
-    def predict_proba(self, X: Any) -> NDArray[Any]:
+    def predict_proba(self, X: Any) -> Array:
         """The probability of each class, (N, K), in the order of ``classes_``."""
         check_is_fitted(self, "estimator_")
         return np.asarray(self.estimator_.predict_proba(X))
 
     @available_if(_has("predict_log_proba"))  # type: ignore[untyped-decorator]
-    def predict_log_proba(self, X: Any) -> NDArray[Any]:
+    def predict_log_proba(self, X: Any) -> Array:
         """The log probability of each class, (N, K)."""
         check_is_fitted(self, "estimator_")
         return np.asarray(self.estimator_.predict_log_proba(X))
 
     @available_if(_has("decision_function"))  # type: ignore[untyped-decorator]
-    def decision_function(self, X: Any) -> NDArray[Any]:
+    def decision_function(self, X: Any) -> Array:
         """The scores of ``estimator_``, (N, K), or (N,) of two classes."""
         check_is_fitted(self, "estimator_")
         return np.asarray(self.estimator_.decision_function(X))
@@ -249,7 +249,7 @@ class _Judgement:
     noise_rate: float
 
 
-def _judge(labels: Ints, probs: NDArray[np.float32], folds: Ints, seed: int) -> _Judgement:
+def _judge(labels: Ints, probs: Floats32, folds: Ints, seed: int) -> _Judgement:
     # no model that predicts the others has seen their class
     rows = np.flatnonzero(~in_one_fold(labels, folds))
     issues = find_label_issues(labels[rows], probs[rows], seed=seed)

@@ -5,22 +5,21 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.sparse import issparse
 from sklearn.utils import check_consistent_length, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import assert_all_finite
 from torch import Tensor
 
+from noiseproof.core.arrays import Array, Ints
 from noiseproof.data.labels import TrainingLabels, soft_labels
-from noiseproof.estimator.inputs import Ints
 
 
 @dataclass(frozen=True, eq=False)
 class Targets:
     """The classes, and the labels of N rows in numbers."""
 
-    classes: NDArray[Any]  # (K,)
+    classes: Array  # (K,)
     codes: Ints  # (N,): the class of each row; with several labels for each row (N, K), 0 or 1
     soft: Tensor | None = None  # (N, K): distributions, of which ``codes`` are the modes
 
@@ -87,7 +86,7 @@ def encode_labels(X: Any, y: Any, estimator: str) -> Targets:
     return Targets(classes, codes.astype(np.int64))
 
 
-def _check_objects(y: NDArray[Any]) -> None:
+def _check_objects(y: Array) -> None:
     """Refuse missing labels and mixed types, for which NumPy's error names no row."""
     import pandas as pd
 

@@ -8,8 +8,9 @@ from typing import Any, Literal, Self
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
+
+from noiseproof.core.arrays import Array, Floats, Floats32, Ints
 
 Kind = Literal["boosting", "forest", "extra", "lightgbm", "xgboost", "catboost"]
 PACKAGES = ("lightgbm", "xgboost", "catboost")  # not dependencies of noiseproof
@@ -74,20 +75,20 @@ class TreeClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.classes_ = np.asarray(self.model_.classes_).ravel()
         return self
 
-    def predict_proba(self, x: Any) -> NDArray[np.float64]:
+    def predict_proba(self, x: Any) -> Floats:
         """(N, K)"""
         return np.asarray(self.model_.predict_proba(self._prepared(np.asarray(x, np.float32))))
 
-    def predict(self, x: Any) -> NDArray[Any]:
+    def predict(self, x: Any) -> Array:
         """(N,)"""
         return np.asarray(self.classes_[self.predict_proba(x).argmax(1)])
 
     @property
-    def categorical(self) -> NDArray[np.int64]:
+    def categorical(self) -> Ints:
         """The columns of categories."""
         return np.flatnonzero(np.asarray(self.num_categories, np.int64))
 
-    def _prepared(self, x: NDArray[np.float32]) -> Any:
+    def _prepared(self, x: Floats32) -> Any:
         if self.kind == "catboost" and len(self.categorical):
             import pandas as pd
 
@@ -115,9 +116,7 @@ def check_installed(kind: str) -> None:
         )
 
 
-def _merges(
-    x: NDArray[np.float32], num_categories: tuple[int, ...]
-) -> dict[int, NDArray[np.int64]]:
+def _merges(x: Floats32, num_categories: tuple[int, ...]) -> dict[int, Ints]:
     """New codes (n,) for the columns with more categories than scikit-learn takes: the rarest share
     the last one.
     """
@@ -146,7 +145,7 @@ def boosting_rounds(
     return int(np.clip(rounds, min_rounds, MAX_ROUNDS))
 
 
-def _boosting(self: TreeClassifier, n: int, d: int, counts: NDArray[np.int64]) -> Any:
+def _boosting(self: TreeClassifier, n: int, d: int, counts: Ints) -> Any:
     from sklearn.ensemble import HistGradientBoostingClassifier
 
     rounds = boosting_rounds(n, d, len(counts), self.min_rounds)
@@ -165,13 +164,13 @@ def _boosting(self: TreeClassifier, n: int, d: int, counts: NDArray[np.int64]) -
     )
 
 
-def _forest(self: TreeClassifier, n: int, d: int, counts: NDArray[np.int64]) -> Any:
+def _forest(self: TreeClassifier, n: int, d: int, counts: Ints) -> Any:
     from sklearn.ensemble import RandomForestClassifier
 
     return RandomForestClassifier(FOREST_TREES, min_samples_leaf=2, random_state=self.seed)
 
 
-def _extra(self: TreeClassifier, n: int, d: int, counts: NDArray[np.int64]) -> Any:
+def _extra(self: TreeClassifier, n: int, d: int, counts: Ints) -> Any:
     from sklearn.ensemble import ExtraTreesClassifier
 
     return ExtraTreesClassifier(
@@ -179,7 +178,7 @@ def _extra(self: TreeClassifier, n: int, d: int, counts: NDArray[np.int64]) -> A
     )
 
 
-def _lightgbm(self: TreeClassifier, n: int, d: int, counts: NDArray[np.int64]) -> Any:
+def _lightgbm(self: TreeClassifier, n: int, d: int, counts: Ints) -> Any:
     rounds = min(100, boosting_rounds(n, d, len(counts)))
     return import_module("lightgbm").LGBMClassifier(
         n_estimators=rounds,
@@ -194,7 +193,7 @@ def _lightgbm(self: TreeClassifier, n: int, d: int, counts: NDArray[np.int64]) -
     )
 
 
-def _xgboost(self: TreeClassifier, n: int, d: int, counts: NDArray[np.int64]) -> Any:
+def _xgboost(self: TreeClassifier, n: int, d: int, counts: Ints) -> Any:
     rounds = min(100, boosting_rounds(n, d, len(counts)))
     return import_module("xgboost").XGBClassifier(
         n_estimators=rounds,
@@ -210,7 +209,7 @@ def _xgboost(self: TreeClassifier, n: int, d: int, counts: NDArray[np.int64]) ->
     )
 
 
-def _catboost(self: TreeClassifier, n: int, d: int, counts: NDArray[np.int64]) -> Any:
+def _catboost(self: TreeClassifier, n: int, d: int, counts: Ints) -> Any:
     rounds = min(200, 2 * boosting_rounds(n, d, len(counts)))
     return import_module("catboost").CatBoostClassifier(
         iterations=rounds,

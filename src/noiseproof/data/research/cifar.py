@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from noiseproof.core.arrays import Ints
 from noiseproof.core.limits import check_members
 from noiseproof.data.base import Dataset, Split, take
 from noiseproof.data.labels import soft_labels
@@ -101,9 +102,7 @@ def _unpickle(path: Path) -> Any:
     return BatchUnpickler(io.BytesIO(path.read_bytes()), encoding="bytes").load()
 
 
-def read_batch(
-    path: Path, num_rows: int, key: str = "labels"
-) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+def read_batch(path: Path, num_rows: int, key: str = "labels") -> tuple[NDArray[np.uint8], Ints]:
     """Read the pixels (N, 3072) and the labels (N,) under ``key`` of one python batch."""
     try:
         batch = _unpickle(path)

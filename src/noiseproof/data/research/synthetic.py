@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
+from noiseproof.core.arrays import Array
 from noiseproof.core.checks import check_count, check_number
 from noiseproof.data.base import Dataset, Split
 from noiseproof.data.sources import DATASETS
@@ -17,7 +17,7 @@ from noiseproof.data.sources import DATASETS
 TEST = 2**31  # offset of the seed of the test points, so that they repeat no training set
 
 
-def _split(x: NDArray[Any], y: NDArray[Any], dtype: torch.dtype = torch.float32) -> Split:
+def _split(x: Array, y: Array, dtype: torch.dtype = torch.float32) -> Split:
     labels = torch.from_numpy(y.astype(np.int64))
     return Split(torch.from_numpy(x).to(dtype), labels, clean=labels)
 
