@@ -857,7 +857,11 @@ def test_numbers_far_from_zero_keep_what_differs(offset: float) -> None:
             {},
             "Its only one is 'age;label'. Read it with another",
         ),
-        (table(), {"features": ["agee"]}, "Expected the columns 'agee' in the table"),
+        (
+            table(),
+            {"features": ["agee"]},
+            "Expected a column 'agee' in the table, found none. Did you mean 'age'?",
+        ),
         (
             table(),
             {"features": ["age", "label"]},
@@ -1147,7 +1151,8 @@ def test_hugging_face_refusals() -> None:
     with pytest.raises(TypeError, match="Expected no further options for images, got 'dim'"):
         from_hf(HFDataset({"a": [1], "label": [0]}, {"a": IMAGE, "label": LABEL}), dim=3)
     with pytest.raises(
-        ValueError, match="Expected the columns 'img' in the dataset, there are 'a', 'label'"
+        ValueError,
+        match="Expected a column 'img' in the dataset, found none. There are 'a', 'label'",
     ):
         from_hf(HFDataset({"a": [1], "label": [0]}, {"a": NUMBER, "label": LABEL}), image="img")
     with pytest.raises(ValueError, match="Expected a column 'label' among 'a'"):

@@ -107,7 +107,7 @@ class ArrowRecords(FileRecords):
         import pyarrow as pa
 
         with open(self.path, "rb") as file:
-            is_file = file.read(6).startswith((b"ARROW1", b"FEA1"))
+            is_file = file.read(6) == b"ARROW1"
         with (pa.ipc.new_file if is_file else pa.ipc.new_stream)(out, table.schema) as writer:
             writer.write_table(table)
 

@@ -131,7 +131,9 @@ def detect_format(
 
     def rating(separator: str) -> tuple[int, bool, int]:
         first, *others = tables[separator] or [[]]
-        widths = set(map(len, others[:-1] if is_cut else others))  # the last record may be cut, too
+        if is_cut:  # the last record may be, too
+            others = others[:-1]
+        widths = set(map(len, others))
         return (
             len(wanted & {*header_names(first, header)}),
             len(first) > 1 and widths <= {len(first)},
@@ -140,8 +142,10 @@ def detect_format(
 
     separator = max(separators, key=rating)  # the first of equals
     records = tables[separator]
-    decimal, thousands = (".", None) if separator == "," else _decimal(records[header:])
     first = next(iter(records), ())
+    if separator == ",":
+        return TextFormat(encoding, mark, separator, first=first)
+    decimal, thousands = _decimal(records[header:])
     return TextFormat(encoding, mark, separator, decimal, thousands, first)
 
 

@@ -17,6 +17,7 @@ from torch import Tensor
 from noiseproof.core.arrays import Array, Bools, Floats32
 from noiseproof.core.checks import check_count
 from noiseproof.core.messages import preview
+from noiseproof.core.tablefiles import check_column
 from noiseproof.data.base import Dataset, Split
 from noiseproof.data.frames import list_class_names
 from noiseproof.data.images import Fit, decode, to_pixels
@@ -172,8 +173,9 @@ def _check_same_length(x: Tensor, y: Tensor, name: str) -> None:
 def _plain(x: Any) -> Array:
     """Inputs that passed ``check_features`` as an array of their own dtype."""
     if isinstance(x, Tensor):
-        # NumPy has no bfloat16
-        x = (x.float() if x.dtype is torch.bfloat16 else x).detach().cpu().numpy()
+        if x.dtype is torch.bfloat16:  # which NumPy has not
+            x = x.float()
+        x = x.detach().cpu().numpy()
     return _array(x, "x")
 
 
@@ -311,12 +313,17 @@ def read_pairs(dataset: Any, size: int | None, fit: Fit, lazy: bool = False) -> 
 
 def _pair_of(item: Any) -> Pair:
     if not isinstance(item, (tuple, list)) or len(item) != 2:
-        size_of = f" of {len(item)}" if isinstance(item, (tuple, list)) else ""
+        size_of = ""
+        if isinstance(item, (tuple, list)):
+            size_of = f" of {len(item)}"
         raise TypeError(
             f"Expected items (x, y) in the dataset, got a {type(item).__name__}{size_of}. Make it"
             " return pairs."
         )
-    return item[0], item[1].tolist() if isinstance(item[1], Tensor) else item[1]
+    x, label = item
+    if isinstance(label, Tensor):
+        label = label.tolist()
+    return x, label
 
 
 def _targets(dataset: Any) -> Any:
@@ -398,7 +405,8 @@ def from_hf(
             x = lazy if size else stack_inputs(lazy[i] for i in range(len(lazy)))
             pairs[part] = (x, list(data[roles.label]))
         return _lazy("hf", pairs, roles.classes, roles.label)
-    columns = [*([roles.text] if roles.text else roles.features), roles.label]
+    inputs = [roles.text] if roles.text else roles.features
+    columns = [*inputs, roles.label]
     tables: dict[str, Any] = {
         part: {name: list(data[name]) for name in columns} for part, data in parts.items()
     }
@@ -435,10 +443,8 @@ def hf_roles(
             f"Expected a column {label!r} among {preview(columns)}. Name the labels with `label`."
         )
     named = [c for c in (image, text, *(features or ())) if c is not None]
-    if absent := [c for c in named if c not in columns]:
-        raise ValueError(
-            f"Expected the columns {preview(absent)} in the dataset, there are {preview(columns)}."
-        )
+    for name in named:
+        check_column(name, columns, "the dataset")
     others = [c for c in columns if c != label]
     if not named:
         image, text = _suggest_input(kinds, others)

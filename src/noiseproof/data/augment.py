@@ -401,7 +401,9 @@ class ColorJitter(Transform):
             target = saturation * grey + contrast * grey.mean((2, 3), keepdim=True)
             mixed = torch.lerp(target.expand_as(x), x, factor).clamp(0, 1)
             x = torch.where(hue > 0, _rotate_hue(x, angle), mixed) if steps == 4 else mixed
-        return _restore(x if images.is_floating_point() else x * 255, images)
+        if not images.is_floating_point():
+            x = x * 255
+        return _restore(x, images)
 
 
 def _check_channels(transform: Transform, images: Tensor) -> int:
@@ -570,9 +572,13 @@ class AutoAugment(Transform):
             before = x
             sign = 1 - 2 * (drawn[2 + slot] < 0.5).float()
             for name, v in amounts.items():
-                result = _OPERATIONS[name](before, v * sign if name in _PER_LEVEL else v)
+                if name in _PER_LEVEL:
+                    v = v * sign
+                result = _OPERATIONS[name](before, v)
                 x = torch.where(chosen[name], result, x)
-        return _restore(x / 255 if images.is_floating_point() else x, images)
+        if images.is_floating_point():
+            x = x / 255
+        return _restore(x, images)
 
 
 @dataclass(frozen=True)
@@ -728,7 +734,9 @@ _TRANSFORMS: dict[str, type[Transform]] = {  # as the papers' files name them
 def _transformations(recipe: Mapping[str, Any], part: str) -> Iterator[Transform]:
     """The transformations of a part; ``normalise`` is the last one unless it is named."""
     specs = recipe.get(part, ())
-    for spec in specs if "normalise" in specs else [*specs, "normalise"]:
+    if "normalise" not in specs:
+        specs = [*specs, "normalise"]
+    for spec in specs:
         name, params = parse_call(spec)
         if name == "normalise":
             params = {"mean": recipe["mean"], "std": recipe["std"]}
@@ -770,4 +778,5 @@ def augmentation(dataset: str, paper: str | None = None, *, train: bool = True) 
             f"Expected a dataset with a known augmentation, got {dataset!r} of paper {paper!r}."
             f" There are: {known}. For your own images, write Compose([…, Normalise(mean, std)])."
         )
-    return Compose([*_transformations(recipes[key], "train" if train else "test")])
+    part = "train" if train else "test"
+    return Compose([*_transformations(recipes[key], part)])

@@ -65,7 +65,9 @@ def _check_given(given: Tensor, num_classes: int) -> None:
         raise ValueError(
             f"Expected labels of shape (N,) or (N, {num_classes}), got {tuple(given.shape)}."
         )
-    check_labels(given.flatten(), num_classes if given.dim() == 1 else 2)
+    if given.dim() == 2:
+        num_classes = 2
+    check_labels(given.flatten(), num_classes)
 
 
 def _check_width(soft: Tensor | None, num_classes: int) -> None:
@@ -384,9 +386,10 @@ def find_copies(data: Dataset) -> tuple[str, bool]:
     # the training rows vary, too
     variance = len(test) * repeats * (1 - repeats) * (1 + 2 * len(test) / len(train))
     chance = len(test) * repeats + 4 * math.sqrt(variance) + max(1, len(test) / 100)
-    more = "more" if copies > chance else "no more"
+    is_beyond_chance = copies > chance
+    more = "more" if is_beyond_chance else "no more"
     words = (
         f"{copies} of the {len(test)} test rows equal training rows in all but the label, {more}"
         f" than chance gives where {repeats:.1%} of the training rows equal others"
     )
-    return words, copies > chance
+    return words, is_beyond_chance

@@ -304,13 +304,9 @@ def read_arrow(path: Path) -> Any:
     if table_kind(path) == ".parquet":
         return open_parquet(path).read()  # half the memory of `read_table`
     with open_bytes(path) as file:
-        magic = file.read(6)
-    if magic.startswith(b"FEA1"):
-        import pyarrow.feather as feather
-
-        return feather.read_table(path)
+        is_file = file.read(6) == b"ARROW1"
     with pa.OSFile(str(path)) as source:
-        return (pa.ipc.open_file if magic == b"ARROW1" else pa.ipc.open_stream)(source).read_all()
+        return (pa.ipc.open_file if is_file else pa.ipc.open_stream)(source).read_all()
 
 
 def open_parquet(path: Path) -> Any:

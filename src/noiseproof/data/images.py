@@ -96,7 +96,8 @@ def decode(
 ) -> Tensor:
     """An image file, or its bytes, decoded to uint8 (3, H, W)."""
     try:
-        with open_image(io.BytesIO(source) if isinstance(source, bytes) else source) as image:
+        file = io.BytesIO(source) if isinstance(source, bytes) else source
+        with open_image(file) as image:
             return to_pixels(image, size, fit)
     except LimitExceeded:
         raise

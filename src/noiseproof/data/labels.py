@@ -36,21 +36,29 @@ def _as_written(values: Any, name: str) -> Array:
     if labels.dtype.kind == "M":  # `tolist` would return nanoseconds since 1970
         _refuse_rows(np.isnat(labels), name)
         return np.datetime_as_string(labels, unit="auto").astype(object)  # 2020-01-01 in any unit
-    kinds = [str(labels.dtype)] if labels.dtype.kind in "cmV" else []
-    kinds += [type(value).__name__ for value in labels.flat if isinstance(value, NO_CLASS)]
+    kinds = [type(value).__name__ for value in labels.flat if isinstance(value, NO_CLASS)]
+    if labels.dtype.kind in "cmV":
+        kinds = [str(labels.dtype)]
     if kinds:
         raise ValueError(
             f"Expected words, whole numbers or dates as labels in `{name}`, got {kinds[0]}. Write"
             " each class as one word."
         )
-    words = ["" if _is_missing(value) else _word(value) for value in labels.tolist()]
+    words = list(map(_word, labels.tolist()))
     _refuse_rows(np.array([not word.strip() for word in words], dtype=bool), name)
     return np.array(words, dtype=object)
 
 
+def as_array(values: Any) -> Array:
+    """Return arrays, tensors, lists and columns as an array of NumPy."""
+    if hasattr(values, "detach"):
+        values = values.detach().cpu()
+    return np.asarray(values)
+
+
 def _one_column(values: Any, name: str) -> Array:
     try:
-        labels = np.asarray(values.detach().cpu() if isinstance(values, Tensor) else values)
+        labels = as_array(values)
     except ValueError:  # rows of different lengths
         raise ValueError(f"Expected one label a row in `{name}`, got lists of labels.") from None
     if labels.dtype.kind == "U" and isinstance(values, (list, tuple)):
@@ -80,10 +88,12 @@ def _numbered(labels: Array, name: str) -> Array:
 
 
 def _word(value: Any) -> str:
+    if is_gap(value):
+        return ""
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 
-def _is_missing(value: Any) -> bool:
+def is_gap(value: Any) -> bool:
     """Whether a value is None, NaN, or pandas' NA or NaT (recognised without importing pandas)."""
     return (
         value is None
@@ -157,7 +167,7 @@ def soft_labels(values: Any, name: str = "y") -> Tensor | None:
     label a row.
     """
     try:
-        rows = np.asarray(values.detach().cpu() if isinstance(values, Tensor) else values)
+        rows = as_array(values)
     except ValueError:  # rows of different lengths, which `read_labels` refuses
         return None
     if rows.ndim != 2 or rows.shape[1] < 2 or rows.dtype.kind not in "biuf" or not len(rows):
@@ -278,7 +288,9 @@ def describe_labels(y: Tensor, classes: tuple[str, ...], name: str = "y") -> lis
     counts = torch.bincount(y, minlength=len(classes))
     present = counts.nonzero().flatten().tolist()
     if len(present) < 2:
-        only = f"every label is {classes[present[0]]!r}" if present else "there are no rows"
+        only = "there are no rows"
+        if present:
+            only = f"every label is {classes[present[0]]!r}"
         raise ValueError(
             f"Expected at least two classes in `{name}`, {only}. There is nothing to classify."
         )

@@ -17,7 +17,7 @@ import numpy as np
 
 from noiseproof.core.arrays import Array, Bools, Ints
 from noiseproof.core.messages import Brief, preview
-from noiseproof.data.labels import NUMBER, find_words
+from noiseproof.data.labels import NUMBER, as_array, find_words, is_gap
 from noiseproof.data.votes import Votes
 
 NONE = "(none)"
@@ -166,9 +166,9 @@ class Labels(Brief):
         """The labels that other rows have, (n,), by these names; others do not count."""
         different = tuple(dict.fromkeys(words))
         if self.members is None:
-            found = find_words(different, self.words)
-            number = {word: -1 if k is None else k for word, k in found.items()}
-            codes = np.array([number[word] for word in words], dtype=np.int64)
+            position = find_words(different, self.words)
+            number = {word: k for word, k in position.items() if k is not None}
+            codes = np.array([number.get(word, -1) for word in words], dtype=np.int64)
             return Labels.of_classes(self.words, codes)
         parts = [split_set(word, self.separator) for word in different]
         known = [[part for part in each if part in self.names] for each in parts]
@@ -216,7 +216,7 @@ def are_lists(labels: Any) -> bool:
     if not hasattr(labels, "__len__") or getattr(labels, "ndim", 1) != 1:
         return False
     cells = [cell for cell in _cells(labels) if cell is not None]
-    are_sets = bool(cells) and all(isinstance(cell, LISTS) for cell in cells)
+    are_sets = bool(cells) and all(map(is_list, cells))
     return are_sets and not _has_zeros_and_ones(labels)
 
 
@@ -234,9 +234,7 @@ def _has_zeros_and_ones(labels: Any) -> bool:
 
 
 def _array(labels: Any) -> Array:
-    if hasattr(labels, "toarray"):
-        return np.asarray(labels.toarray())
-    return np.asarray(labels.detach().cpu() if hasattr(labels, "detach") else labels)
+    return as_array(labels.toarray() if hasattr(labels, "toarray") else labels)
 
 
 def label_names(labels: Any, classes: Sequence[str] | None) -> tuple[str, ...] | None:
@@ -374,19 +372,23 @@ def column_words(columns: Mapping[str, Sequence[Any]]) -> list[str]:
 # Columns of lists
 
 
+def is_list(cell: Any) -> bool:
+    return isinstance(cell, LISTS)
+
+
 def has_lists(cells: Sequence[Any], name: str) -> bool:
     """Whether the cells of a label column are lists, or absent; words among lists, and zeros and
     ones, are refused.
     """
-    if not any(isinstance(cell, LISTS) for cell in cells):
+    if not any(map(is_list, cells)):
         return False
-    rest = [cell for cell in cells if not isinstance(cell, LISTS) and not _is_absent(cell)]
+    rest = [cell for cell in cells if not is_list(cell) and not is_gap(cell)]
     if rest:
         raise ValueError(
             f"Expected a list of labels in every cell of {name!r} that has any, got {preview(rest)}"
             " as well as lists."
         )
-    full = [list(cell) for cell in cells if isinstance(cell, LISTS)]
+    full = [list(cell) for cell in cells if is_list(cell)]
     answers = all(value in (0, 1) and not isinstance(value, str) for cell in full for value in cell)
     if answers and any(len({*cell}) < len(cell) for cell in full):
         raise ValueError(
@@ -411,17 +413,13 @@ def spelled_lists(
     return dict(multi)
 
 
-def _is_absent(cell: Any) -> bool:
-    return cell is None or str(cell) in ("nan", "<NA>", "NaT")
-
-
 def list_values(cells: Iterable[Any]) -> dict[str, Any]:
     """What the lists have for each label, by its name; others than words and numbers are
     refused.
     """
     values: dict[str, Any] = {}
-    for cell in cells:
-        for value in cell if isinstance(cell, LISTS) else ():
+    for cell in filter(is_list, cells):
+        for value in cell:
             if not isinstance(value, MEMBERS) or value != value:
                 raise ValueError(
                     "Expected words or numbers in lists of labels, such as ['calm', 'sad'], got"
@@ -439,14 +437,13 @@ def list_values(cells: Iterable[Any]) -> dict[str, Any]:
 def lists_as_sets(cells: Sequence[Any]) -> list[list[str] | None]:
     """The labels in each list, None where there is no list."""
     list_values(cells)
-    return [
-        (
-            list(dict.fromkeys(str(value).strip() for value in cell))
-            if isinstance(cell, LISTS)
-            else None
-        )
-        for cell in cells
-    ]
+    sets: list[list[str] | None] = []
+    for cell in cells:
+        if is_list(cell):
+            sets.append(list(dict.fromkeys(str(value).strip() for value in cell)))
+        else:
+            sets.append(None)
+    return sets
 
 
 def value_of(name: str, values: Mapping[str, Any]) -> Any:
@@ -456,11 +453,11 @@ def value_of(name: str, values: Mapping[str, Any]) -> Any:
     if name in values or not values or any(isinstance(value, str) for value in values.values()):
         return values.get(name, name)
     are_whole = all(isinstance(value, (int, np.integer)) for value in values.values())
+    kind = "a whole number" if are_whole else "a number"
     if not NUMBER.fullmatch(name) or (are_whole and "." in name):
         raise ValueError(
-            f"Expected {'a whole number' if are_whole else 'a number'} as a new label, as those in"
-            f" the data are, got {name!r}. Undo the decisions for it, or write all labels as words"
-            " and audit them."
+            f"Expected {kind} as a new label, as those in the data are, got {name!r}. Undo the"
+            " decisions for it, or write all labels as words and audit them."
         )
     return int(name) if are_whole else float(name)
 
@@ -473,7 +470,7 @@ def list_cells(cells: Sequence[Any], words: Mapping[int, str], separator: str) -
 
     def filled(cell: Any, names: Sequence[str]) -> Any:
         wanted = [value_of(name, values) for name in names]
-        if not isinstance(cell, LISTS):
+        if not is_list(cell):
             return wanted
         if not isinstance(cell, np.ndarray):
             return type(cell)(wanted)
@@ -549,7 +546,9 @@ def with_sets(
         return matrix
     if hasattr(labels, "new_tensor"):
         return labels.new_tensor(matrix)
-    return type(labels)(matrix if hasattr(labels, "toarray") else matrix.tolist())
+    if hasattr(labels, "toarray"):
+        return type(labels)(matrix)
+    return type(labels)(matrix.tolist())
 
 
 def _with_lists(labels: Any, changes: Mapping[int, str], separator: str) -> Any:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from noiseproof.core.arrays import Array, Floats, Floats32, Ints
 from noiseproof.core.messages import counted, preview
+from noiseproof.core.tablefiles import check_column
 from noiseproof.data.base import Dataset, Split
 from noiseproof.data.frames import ParquetColumns, Table, read_table, reading_notes, table_name
 from noiseproof.data.labels import TrainingLabels, describe_labels, find_words
@@ -202,8 +203,8 @@ def _numbers(cells: pd.Series[Any], impute: bool = False) -> Floats:
     values = np.array(numbers.to_numpy(dtype=np.float64, na_value=np.nan))
     non_numbers = np.flatnonzero((numbers.isna() & cells.notna()).to_numpy())
     values[non_numbers] = [_quantity(str(cell)) for cell in cells.iloc[non_numbers]]
-    for row in () if impute else non_numbers.tolist():
-        if np.isnan(values[row]) and str(cells.iloc[row]).strip():
+    for row in non_numbers.tolist():
+        if not impute and np.isnan(values[row]) and str(cells.iloc[row]).strip():
             raise ValueError(
                 f"Expected numbers in column {cells.name!r}, got {cells.iloc[row]!r} in row {row}."
             )
@@ -247,9 +248,9 @@ def _word(value: Any) -> str:
 def _codes(cells: pd.Series[Any], known: Sequence[str]) -> Ints:
     """The number of the category of each cell of a column of words, (N,)."""
     words = _words(cells)
-    found = find_words(set(words), known)
-    number = {word: UNKNOWN if k is None else k for word, k in found.items()} | {"": EMPTY}
-    return np.fromiter((number[word] for word in words), np.int64, len(words))
+    position = find_words(set(words), known)
+    number = {word: k for word, k in position.items() if k is not None} | {"": EMPTY}
+    return np.fromiter((number.get(word, UNKNOWN) for word in words), np.int64, len(words))
 
 
 def shift_of(mean: Any, std: Any) -> Any:
@@ -280,7 +281,9 @@ def number_columns(x: Array, names: Iterable[str] | None = None) -> Columns | No
     elif np.can_cast(x.dtype, np.float32):  # float32 loses nothing
         return None
     mean, std = (torch.from_numpy(part.astype(np.float64)) for part in moments(x))
-    column_names = tuple(map(str, range(len(mean)) if names is None else names))
+    if names is None:
+        names = map(str, range(len(mean)))
+    column_names = tuple(map(str, names))
     if medians is not None:
         fill = torch.from_numpy(medians.astype(np.float64))
         return Columns(column_names, fill, {}, "impute", mean, std)
@@ -448,7 +451,8 @@ def _fit_column(
         suspicion = _find_label_code(str(name), cells, labels)
     if suspicion is not None:
         if suspicion.is_certain and not keep:
-            raise _LeftOut(suspicion.reason, "" if wide else "; name it in `features` to keep it")
+            advice = "" if wide else "; name it in `features` to keep it"
+            raise _LeftOut(suspicion.reason, advice)
         note = f"Column {name!r} {suspicion.reason}: {suspicion.condition} in an audit, else"
         notes.insert(0, f"{note} `features`).")
     if non_numbers is None:
@@ -641,12 +645,12 @@ def from_table(
             f"Expected `features` to be a list of columns without the label {label!r}, got"
             f" {features!r}."
         )
-    if features is not None and (absent := [c for c in features if c not in frame.columns]):
-        raise ValueError(
-            f"Expected the columns {preview(absent)} in the table, there are"
-            f" {preview(list(frame.columns))}."
-        )
-    names = [c for c in (frame.columns if features is None else features) if c != label]
+    for name in features or ():
+        check_column(name, list(frame.columns), "the table")
+    if features is None:
+        names = [name for name in frame.columns if name != label]
+    else:
+        names = list(features)
     labels = TrainingLabels(frame[label], classes, label)
     columns, notes = fit_columns(
         frame, names, missing, requested=features is not None, labels=labels.y.numpy()

@@ -54,8 +54,10 @@ class Votes(Brief):
                 " `annotators` are votes."
             )
         row, annotator = (labels >= 0).nonzero()
-        names = tuple(map(str, range(labels.shape[1]) if names is None else names))
-        return cls(row, annotator, labels[row, annotator].astype(np.int64), len(labels), names)
+        if names is None:
+            names = tuple(map(str, range(labels.shape[1])))
+        votes = labels[row, annotator].astype(np.int64)
+        return cls(row, annotator, votes, len(labels), tuple(map(str, names)))
 
     def __len__(self) -> int:
         return self.num_rows
@@ -66,7 +68,7 @@ class Votes(Brief):
         first = self.first[rows]
         count = np.diff(self.first)[rows]
         ends = np.cumsum(count)
-        at = np.arange(ends[-1] if len(ends) else 0) + np.repeat(first - ends + count, count)
+        at = np.arange(count.sum()) + np.repeat(first - ends + count, count)
         return Votes(
             np.repeat(np.arange(len(rows)), count),
             self.annotator[at],

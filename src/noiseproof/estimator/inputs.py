@@ -122,7 +122,7 @@ def encode_inputs(estimator: Any, X: Any, *, reset: bool, seed: int = 0) -> Tens
     elif (reset and has_words(X)) or (columns is not None and columns.categories):
         x = _encode_table(estimator, X, reset)
     else:
-        x = _encode_numbers(estimator, X.toarray() if issparse(X) else X, reset)
+        x = _encode_numbers(estimator, X, reset)
     shape_dtype = tuple(x.shape[1:]), x.dtype
     if reset:
         estimator._input = shape_dtype
@@ -171,6 +171,8 @@ def _encode_table(estimator: Any, X: Any, reset: bool) -> Tensor:
 
 def _encode_numbers(estimator: Any, X: Any, reset: bool) -> Tensor:
     """Numbers as float32, with gaps filled, and less the mean where float32 is too coarse."""
+    if issparse(X):
+        X = X.toarray()
     dtypes = [np.float64, np.float32]
     array = validate_data(estimator, X, reset=reset, dtype=dtypes, ensure_all_finite="allow-nan")
     with np.errstate(over="ignore"):  # infinite numbers are refused below

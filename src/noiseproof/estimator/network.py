@@ -325,7 +325,9 @@ class NoisyLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
             p[:, self.trees_.classes_] = self.trees_.predict_proba(x.flatten(1).numpy())
             return p, None
         p, variance = network_outputs(self.predictor_, x, self.device)
-        return p if self.multilabel_ else p / p.sum(1, keepdims=True), variance
+        if not self.multilabel_:
+            p = p / p.sum(1, keepdims=True)
+        return p, variance
 
     def _row_weights(self, targets: Targets, sample_weight: Any, is_plain: bool) -> Any:
         """The ``sample_weight`` times the weights of the classes; None if there are neither."""

@@ -57,7 +57,9 @@ def get_model(
     torch.Size([5, 32])
     """
     generator = torch.Generator().manual_seed(0) if generator is None else generator
-    name, values = MODELS.parse(spelled_out(spec) if isinstance(spec, str) else spec, params)
+    if isinstance(spec, str):
+        spec = spelled_out(spec)
+    name, values = MODELS.parse(spec, params)
     if input_shape is not None:
         for key, size in _sizes(name, input_shape).items():
             if values.setdefault(key, size) != size:

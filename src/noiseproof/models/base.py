@@ -48,12 +48,12 @@ class Init:
     zero_bias: bool
 
     def __call__(self, layer: nn.Conv2d | nn.Linear, generator: Generator | None) -> None:
-        is_conv = isinstance(layer, nn.Conv2d)
         # so drawn, however it lies
         filled = torch.empty_like(layer.weight, memory_format=torch.contiguous_format)
-        (self.conv if is_conv else self.linear)(
-            filled if is_conv else filled.flatten(1), generator=generator
-        )
+        if isinstance(layer, nn.Conv2d):
+            self.conv(filled, generator=generator)
+        else:
+            self.linear(filled.flatten(1), generator=generator)
         layer.weight.data.copy_(filled)
         if layer.bias is not None:
             bound = 0.0 if self.zero_bias else 1 / sqrt(layer.weight[0].numel())

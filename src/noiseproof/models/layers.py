@@ -88,7 +88,9 @@ class NormReLU(nn.BatchNorm2d):
         momentum = self.momentum
         if mean is None or var is None or momentum is None or not self._has_kernels(x):
             out = super().forward(x)
-            return F.relu(out if shortcut is None else out + shortcut)
+            if shortcut is not None:
+                out = out + shortcut
+            return F.relu(out)
         kernels = provided("layer_kernels")
         fused: Tensor
         if not self.training:

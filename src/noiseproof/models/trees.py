@@ -151,9 +151,11 @@ def _boosting(self: TreeClassifier, n: int, d: int, counts: Ints) -> Any:
     rounds = boosting_rounds(n, d, len(counts), self.min_rounds)
     # else no tenth has all classes
     stops_early = counts.min() >= 2 and n >= max(50, 10 * len(counts))
+    max_rounds = rounds if stops_early else min(rounds, MIN_ROUNDS // 2)
+    min_rate = 0.15 if n <= SMALL else 0.05
     return HistGradientBoostingClassifier(
-        learning_rate=max(0.15 if n <= SMALL else 0.05, RATE / rounds),
-        max_iter=rounds if stops_early else min(rounds, MIN_ROUNDS // 2),
+        learning_rate=max(min_rate, RATE / rounds),
+        max_iter=max_rounds,
         max_leaf_nodes=int(np.clip(16 * (n / 5000) ** 0.5, 8, 63)),
         l2_regularization=1.0,
         max_features=0.5,
