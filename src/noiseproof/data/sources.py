@@ -2,7 +2,7 @@
 
 import os
 from dataclasses import dataclass, replace
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from noiseproof.core.grammar import format_call
@@ -22,10 +22,6 @@ class Download:
     md5: str
     path: str
     folder: str | None = None
-
-    @property
-    def name(self) -> str:
-        return PurePosixPath(self.url).name
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from sklearn.utils.validation import assert_all_finite
 from torch import Tensor
 
 from noiseproof.core.arrays import Array, Ints
-from noiseproof.data.labels import TrainingLabels, soft_labels
+from noiseproof.data.labels import TrainingLabels
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,31 +30,34 @@ def read_targets(X: Any, y: Any) -> Targets:
     As in scikit-learn, every matrix of zeros and ones is one of several labels; with a single 1 in
     every row it is warned of. The classes of a matrix are the columns of a table, or their numbers.
     """
+    matrix = _matrix(y)
+    if matrix is None:
+        return encode_labels(X, y, "NoisyLabelClassifier")
+    check_consistent_length(X, matrix)
+    classes = np.asarray(getattr(y, "columns", range(matrix.shape[1])))
+    if not np.isin(matrix, (0, 1)).all():
+        labels = TrainingLabels(matrix, classes.tolist())
+        return Targets(classes, labels.y.numpy(), labels.soft)
+    if (matrix.sum(1) == 1).all():
+        warnings.warn(
+            "Every row of `y` has a single 1, and is learned as several labels, of which none"
+            " may be predicted. For one label in each row use y.argmax(axis=1), for soft labels"
+            " counts other than 1, such as 2 * y.",
+            stacklevel=3,
+        )
+    return Targets(classes, matrix.astype(np.int64))
+
+
+def _matrix(y: Any) -> Array | None:
+    """The numbers (N, K) of several labels for each row, or of soft labels; None for others."""
     if y is None or getattr(y, "ndim", 2) != 2:
-        return encode_labels(X, y, "NoisyLabelClassifier")
+        return None
     try:
-        matrix = y.toarray() if issparse(y) else np.asarray(y)
+        matrix = y.toarray() if issparse(y) else np.asanyarray(y)  # masked ones, too
     except ValueError:  # rows of different lengths
-        return encode_labels(X, y, "NoisyLabelClassifier")
-    is_matrix = matrix.ndim == 2 and matrix.shape[1] > 1 and matrix.dtype.kind in "biuf"
-    names = getattr(y, "columns", None)
-    if is_matrix and np.isin(matrix, (0, 1)).all():
-        check_consistent_length(X, matrix)
-        if (matrix.sum(1) == 1).all():
-            warnings.warn(
-                "Every row of `y` has a single 1, and is learned as several labels, of which none"
-                " may be predicted. For one label in each row use y.argmax(axis=1), for soft labels"
-                " counts other than 1, such as 2 * y.",
-                stacklevel=3,
-            )
-        classes = np.arange(matrix.shape[1]) if names is None else np.asarray(names)
-        return Targets(classes, matrix.astype(np.int64))
-    if soft_labels(y) is None:
-        return encode_labels(X, y, "NoisyLabelClassifier")
-    check_consistent_length(X, y)
-    labels = TrainingLabels(y)
-    classes = np.arange(len(labels.classes)) if names is None else np.asarray(names)
-    return Targets(classes, labels.y.numpy(), labels.soft)
+        return None
+    has_columns = matrix.ndim == 2 and matrix.shape[1] > 1 and len(matrix) > 0
+    return matrix if has_columns and matrix.dtype.kind in "biuf" else None
 
 
 def encode_labels(X: Any, y: Any, estimator: str) -> Targets:

@@ -16,6 +16,7 @@ from noiseproof.core.messages import Progress
 from noiseproof.data.sources import DATASETS, FILES, Download, PathLike, data_root
 
 CHUNK = 2**20
+TIMEOUT = 30  # seconds
 
 
 def fetch(
@@ -23,12 +24,10 @@ def fetch(
     data_dir: PathLike | None = None,
     *,
     progress: Progress | None = None,
-    base_url: str | None = None,
 ) -> tuple[Path, ...]:
     """Download the official files of ``name`` into the data folder and return their paths.
 
-    An interrupted download is resumed; a file is used only if its checksum matches. ``base_url`` is
-    a mirror that has the files under their official names.
+    An interrupted download is resumed; a file is used only if its checksum matches.
     """
     root = data_root(data_dir)
     files = FILES.get(name)
@@ -39,10 +38,10 @@ def fetch(
         raise PermissionError(
             f"{name} can't be downloaded automatically. {files.request} of {root}."
         )
-    return tuple(_fetch_one(item, root, progress, base_url) for item in files.downloads)
+    return tuple(_fetch_one(item, root, progress) for item in files.downloads)
 
 
-def _fetch_one(item: Download, root: Path, progress: Progress | None, base_url: str | None) -> Path:
+def _fetch_one(item: Download, root: Path, progress: Progress | None) -> Path:
     place = root / (item.folder or item.path)
     unpacked = place.with_name(place.name.removesuffix(".gz"))
     for path in (unpacked, place):
@@ -51,8 +50,7 @@ def _fetch_one(item: Download, root: Path, progress: Progress | None, base_url: 
     archive = root / item.path
     was_there = archive.exists() and md5(archive) == item.md5
     if not was_there:
-        url = f"{base_url.rstrip('/')}/{item.name}" if base_url else item.url
-        download(url, archive, item.md5, progress=progress)
+        download(item.url, archive, item.md5, progress=progress)
     if item.folder is not None:
         extract(archive, root, item.folder)
         if not was_there:  # an archive that the user put there stays
@@ -66,20 +64,18 @@ def md5(path: Path) -> str:
         return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
 
 
-def download(
-    url: str, path: Path, checksum: str, *, progress: Progress | None = None, timeout: float = 30
-) -> None:
+def download(url: str, path: Path, checksum: str, *, progress: Progress | None = None) -> None:
     """Download ``url`` to ``path`` through ``path.part``, which a later call resumes."""
     if not url.startswith(("http://", "https://")):
         raise ValueError(f"Expected an http or https address, got {url!r}.")
     part = path.with_name(path.name + ".part")
     resumed = part.exists() and part.stat().st_size > 0
-    _receive(url, part, progress, timeout)
+    _receive(url, part, progress)
     actual = md5(part)
     if actual != checksum:
         part.unlink()
         if resumed:  # the part may belong to another version of the file
-            return download(url, path, checksum, progress=progress, timeout=timeout)
+            return download(url, path, checksum, progress=progress)
         raise ValueError(
             f"Expected the md5 checksum {checksum} of {url}, got {actual}; the download is deleted."
             f" Try again, or download the file yourself to {path}."
@@ -87,13 +83,13 @@ def download(
     os.replace(part, path)
 
 
-def _receive(url: str, part: Path, progress: Progress | None, timeout: float) -> None:
+def _receive(url: str, part: Path, progress: Progress | None) -> None:
     done = part.stat().st_size if part.exists() else 0
     request = urllib.request.Request(url, headers={"User-Agent": "noiseproof"})
     if done:
         request.add_header("Range", f"bytes={done}-")
     try:
-        with urllib.request.urlopen(request, timeout=timeout) as reply:
+        with urllib.request.urlopen(request, timeout=TIMEOUT) as reply:
             if reply.status != 206:  # the server sends the whole file
                 done = 0
             length = reply.headers.get("Content-Length")
