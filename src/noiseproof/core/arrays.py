@@ -1,4 +1,4 @@
-"""Short names for the types of NumPy arrays, and rows by value."""
+"""Short names for the types of NumPy arrays, and choices of rows."""
 
 from typing import Any
 
@@ -10,6 +10,13 @@ Bools = NDArray[np.bool_]
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Floats32 = NDArray[np.float32]
+
+
+def evenly(rows: Ints, most: int) -> Ints:
+    """At most ``most`` of the row numbers (n,), evenly spread."""
+    if len(rows) <= most:
+        return rows
+    return rows[np.linspace(0, len(rows) - 1, most).astype(np.int64)]
 
 
 def by_value(rows: Ints, values: Ints) -> list[Ints]:

@@ -27,7 +27,8 @@ from noiseproof.train.guard import Diverged
 from noiseproof.train.methods import Method
 
 # as torch.optim.Adam, whose class would import a compiler that nothing here needs
-BETAS, EPS = (0.9, 0.999), 1e-8
+BETAS = (0.9, 0.999)
+EPS = 1e-8
 
 
 @dataclass(frozen=True)

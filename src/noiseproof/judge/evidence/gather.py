@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import torch
 
-from noiseproof.core.arrays import Bools, Floats32, Ints
+from noiseproof.core.arrays import Bools, Floats32, Ints, evenly
 from noiseproof.core.messages import Brief, Progress
 from noiseproof.core.plugins import load_object, load_plugins
 from noiseproof.core.registry import unknown_name
@@ -61,12 +61,14 @@ if TYPE_CHECKING:
 Mode = Literal["thorough", "fast"]
 SURVEY = "near-duplicates and outliers"  # the name of the first stage
 MOST_CELLS = 20_000  # rows whose columns issue types look at
+NESTED = (list, tuple, dict, set, np.ndarray)  # cells that are not looked at
 CLOSE = 10  # neighbours that decide what is a near-duplicate or an outlier
 ENOUGH = 0.75  # weight of trees, next to neighbours, that makes networks for many rows unnecessary
 FAST_FOLDS = 3  # of trees and estimators in a fast audit
 FAST_SECONDS = 30.0  # that trees may take there, by an estimate; else networks are faster
 # rows below which a fast audit misses much, and below which no audit is reliable
-FEW, VERY_FEW = 2000, 50
+FEW = 2000
+VERY_FEW = 50
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -148,23 +150,18 @@ class AuditEvidence(Brief):
         """
         import pandas as pd
 
-        rows, table = np.flatnonzero(self.data.row >= 0), self.data.table
-        if len(rows) > MOST_CELLS:
-            rows = rows[np.linspace(0, len(rows) - 1, MOST_CELLS).astype(np.int64)]
+        rows = evenly(np.flatnonzero(self.data.row >= 0), MOST_CELLS)
+        table = self.data.table
         if table is None:
             return pd.DataFrame(index=rows)
-        if (frame := table.frame) is None:
+        if table.frame is None:
             return pd.DataFrame(table.values[rows], index=rows)
-        columns = {name: frame[name].iloc[rows].array for name in frame.columns}
-        nested = (list, tuple, dict, set, np.ndarray)
-        return pd.DataFrame(
-            {
-                name: cells
-                for name, cells in columns.items()
-                if not any(isinstance(cell, nested) for cell in cells[:9])
-            },
-            index=rows,
-        )
+        columns = {}
+        for name in table.frame.columns:
+            cells = table.frame[name].iloc[rows].array
+            if not any(isinstance(cell, NESTED) for cell in cells[:9]):
+                columns[name] = cells
+        return pd.DataFrame(columns, index=rows)
 
     def with_note(self, note: str) -> AuditEvidence:
         return replace(self, data=replace(self.data, notes=(*self.data.notes, note)))
@@ -174,7 +171,8 @@ class StageClock:
     """Forwards progress, and records the seconds of each stage."""
 
     def __init__(self, progress: Progress | None, reading: float) -> None:
-        self.progress, self.seconds = progress, {"reading": round(reading, 3)}
+        self.progress = progress
+        self.seconds = {"reading": round(reading, 3)}
 
     @contextmanager
     def __call__(self, stage: str, *, is_single_step: bool = True) -> Iterator[None]:
@@ -279,7 +277,7 @@ def gather(
     if data.pred_probs is not None:
         if data.similarities is not None:
             joined = consult_witness(data.pred_probs, data.similarities, data.given)
-            evidence = replace(evidence, data=replace(data, pred_probs=joined))
+            evidence = replace(evidence, data=replace(evidence.data, pred_probs=joined))
         return evidence
     if data.x is None:
         raise ValueError("Expected features to train on, or predictions, got neither.")
@@ -460,26 +458,26 @@ def estimator_inputs(estimator: Any, data: Rows) -> Any:
 
 def _survey(data: Rows, seed: int, clock: StageClock) -> AuditEvidence:
     """The surroundings of all rows, with notes on what is missing."""
-    if data.x is not None and len(data) > 2:
-        with clock(SURVEY):
-            around = Surroundings.search(
-                data.x, data.labels.comparable, seed, clock.progress, data.unlike()
-            )
-            evidence = AuditEvidence(data, around)
-        if common := evidence.surroundings.duplicates.common:
-            evidence = evidence.with_note(
-                f"{common} rows have inputs that more than twenty rows, and more than a hundredth,"
-                " share: they are not called duplicates."
-            )
-    else:
-        evidence = AuditEvidence(data, Surroundings.none(len(data))).with_note(
+    notes = []
+    if data.x is None or len(data) <= 2:
+        around = Surroundings.none(len(data))
+        notes.append(
             "Without features there is no search for neighbours, near-duplicates and outliers."
         )
+    else:
+        with clock(SURVEY):
+            labels = data.labels.comparable
+            around = Surroundings.search(data.x, labels, seed, clock.progress, data.unlike())
+    if common := around.duplicates.common:
+        notes.append(
+            f"{common} rows have inputs that more than twenty rows, and more than a hundredth,"
+            " share: they are not called duplicates."
+        )
     if len(data) < VERY_FEW:
-        return evidence.with_note(
+        notes.append(
             f"With {len(data)} rows, rates and counts mean little: look at each row yourself."
         )
-    return evidence
+    return AuditEvidence(replace(data, notes=(*data.notes, *notes)), around)
 
 
 def _split(evidence: AuditEvidence, folds: int, seed: int) -> tuple[AuditEvidence, Ints]:
@@ -488,7 +486,8 @@ def _split(evidence: AuditEvidence, folds: int, seed: int) -> tuple[AuditEvidenc
 
     Near-duplicates are split where that leaves fewer such rows.
     """
-    data, groups = evidence.data, evidence.groups
+    data = evidence.data
+    groups = evidence.groups
 
     def split(groups: Ints | None) -> Ints:
         return make_folds(data.given, folds=folds, groups=groups, time=data.time, seed=seed)
@@ -497,8 +496,10 @@ def _split(evidence: AuditEvidence, folds: int, seed: int) -> tuple[AuditEvidenc
     alone = in_one_fold(data.given, fold)
     if alone.any():
         loose = split(data.groups)
-        if (loose_alone := in_one_fold(data.given, loose)).sum() < alone.sum():
-            fold, alone = loose, loose_alone
+        loose_alone = in_one_fold(data.given, loose)
+        if loose_alone.sum() < alone.sum():
+            fold = loose
+            alone = loose_alone
             evidence = evidence.with_note(
                 "Near-duplicates were split between folds: some classes consist of little else."
             )

@@ -27,7 +27,8 @@ log = logging.getLogger("noiseproof")
 VOTERS = 25  # neighbours that vote on a label
 EXACT = 20_000  # rows up to which all pairs are compared
 SLOW = 50_000  # rows from which on comparing all pairs takes more than some ten seconds
-TARGET, SAMPLE = 0.92, 256  # recall that an approximate search aims at, on this many rows
+TARGET = 0.92  # recall that an approximate search aims at
+SAMPLE = 256  # rows on which it is measured
 # rows that an approximate search compares with each row at most, whatever its recall
 MAX_COMPARED = 12_288
 MIN_OUTLIER = 1.5  # score of an outlier
@@ -381,7 +382,8 @@ def near_limit(neighbours: Neighbours, chance: float = CHANCE) -> Floats:
     """
     k = min(10, neighbours.distance.shape[1])
     distance = neighbours.distance[:, :k].astype(np.float64)  # nearest first
-    far, near = distance[:, -1], distance[:, 0]
+    near = distance[:, 0]
+    far = distance[:, -1]
     usual = (near > 0) & (far > near)
     if not usual.any():
         return np.zeros(len(far))
@@ -395,7 +397,8 @@ def near_limit(neighbours: Neighbours, chance: float = CHANCE) -> Floats:
 
 def _near(neighbours: Neighbours, common: Bools) -> Ints:
     """Pairs (2, E) of rows that are closer than by chance."""
-    distance, limit = neighbours.distance.astype(np.float64), near_limit(neighbours)
+    distance = neighbours.distance.astype(np.float64)
+    limit = near_limit(neighbours)
     if not limit.any():
         return np.empty((2, 0), np.int64)
     i, j = np.nonzero((distance <= limit[:, None]) & ~common[:, None])

@@ -128,7 +128,8 @@ def cross_validate(
         taught: labels to train on in place of ``labels``, and what both rounds would estimate.
     """
     inputs, given = prepare_inputs(x, labels, num_classes)
-    fold, fold_ids = np.asarray(folds), np.unique(folds)
+    fold = np.asarray(folds)
+    fold_ids = np.unique(fold)
     if fold.shape != (len(given),) or len(fold_ids) < 2:
         raise ValueError(
             f"Expected `folds` of shape ({len(given)},) with two values or more, got {fold.shape}."
@@ -490,7 +491,8 @@ class Trainer:
     def _job(
         self, data: NoisyData, training: _Training, extra: Sequence[Strategy], number: int = 0
     ) -> Job:
-        settings, task = self._settings(training.model), Task(data)
+        settings = self._settings(training.model)
+        task = Task(data)
         base = get_method(training.method, task, settings)
         observed = replace(base, strategies=(*base.strategies, *extra))
         seed = derive_seed(self.seed, training.number + number)

@@ -52,7 +52,8 @@ def cross_fit(
     [[1.0, 0.0, 0.0], [1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 1.0, 0.0]]
     """
     check_classifier(estimator)
-    given, fold = np.asarray(labels), np.asarray(folds)
+    given = np.asarray(labels)
+    fold = np.asarray(folds)
     fold_ids = np.unique(fold)
     if fold.shape != given.shape or len(fold_ids) < 2:
         raise ValueError(
@@ -86,7 +87,8 @@ def _predict_fold(
     weights: NDArray[Any] | None,
 ) -> Probs:
     """Class probabilities of the rows of fold ``i``, (n, K), by a fit on the others."""
-    fitted_rows, rows = np.flatnonzero((fold != i) & is_fitted), np.flatnonzero(fold == i)
+    rows = np.flatnonzero(fold == i)
+    fitted_rows = np.flatnonzero((fold != i) & is_fitted)
     weight = None if weights is None else weights[fitted_rows]
     with threads_for(NUMBER_WORK * getattr(x, "size", len(given))):
         model = FittedClasses.fit(
@@ -99,7 +101,8 @@ class FittedClasses:
     """A fitted classifier that predicts all classes, also those that it was not fitted to."""
 
     def __init__(self, estimator: Any, classes: Ints) -> None:
-        self.estimator, self.classes = estimator, classes
+        self.estimator = estimator
+        self.classes = classes
 
     @classmethod
     def fit(

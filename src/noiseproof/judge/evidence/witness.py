@@ -14,7 +14,8 @@ MOST_ROUNDS = 30  # of EM
 SETTLED = 1e-3  # mean change of a probability in a round
 # Given labels follow the mistakes that models learn, so they underrate a witness, and texts that
 # mislead a model may mislead it, too (benchmarks/witness.py).
-TRUST, MOST_TRUST = 4.0, 0.5
+TRUST = 4.0
+MOST_TRUST = 0.5
 
 
 def consult_witness(pred_probs: Floats32, similarities: Floats32, labels: Ints) -> Floats32:

@@ -230,7 +230,7 @@ def _units(name: str, values: Floats) -> Finding | None:
     if not len(gaps) or gaps.max() < np.log10(GAP):
         return None
     at = few + int(gaps.argmax())
-    small, large = ordered[:at], ordered[at:]
+    small, large = np.split(ordered, [at])
     for factor in FACTORS:
         shift = np.log10(factor)
         is_near = abs(np.median(large) - np.median(small) - shift) < 0.15

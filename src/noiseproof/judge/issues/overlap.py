@@ -7,7 +7,7 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from noiseproof.core.arrays import Bools, Ints
+from noiseproof.core.arrays import Bools, Ints, evenly
 from noiseproof.judge.issues.base import (
     NEEDS_ACTION,
     AuditEvidence,
@@ -104,10 +104,7 @@ def _matches(
     limit = torch.from_numpy(near_limit(near, ALARM / T).astype(np.float32))
     limit[torch.from_numpy(is_common[first[:N]])] = 0
     x = torch.from_numpy(data.x)
-    left = np.flatnonzero(~is_equal)
-    count = min(len(left), MOST_PAIRS // N)
-    if count < len(left):
-        left = left[np.linspace(0, len(left) - 1, count).astype(np.int64)]
+    left = evenly(np.flatnonzero(~is_equal), MOST_PAIRS // N)
     for part in np.array_split(left, max(1, len(left) * N // BLOCK)):
         distance, nearest = torch.cdist(torch.from_numpy(test.x[part]), x).min(1)
         is_near = (distance < limit[nearest]).numpy()

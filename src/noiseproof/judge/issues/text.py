@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from noiseproof.core.arrays import Ints
+from noiseproof.core.arrays import Ints, evenly
 from noiseproof.core.messages import counted
 from noiseproof.judge.issues.base import (
     NEEDS_ACTION,
@@ -80,8 +80,7 @@ class BadTexts(FoundIssue):
     @classmethod
     def find(cls, evidence: AuditEvidence, labels: LabelIssues) -> BadTexts:
         data = evidence.data
-        rows = np.flatnonzero(data.row >= 0)
-        rows = rows[np.linspace(0, len(rows) - 1, min(MOST, len(rows))).astype(np.int64)]
+        rows = evenly(np.flatnonzero(data.row >= 0), MOST)
         assert data.texts is not None
         texts = [text[:LONGEST] for text in data.texts[rows]]
         found, usual = _languages(texts)
