@@ -164,16 +164,30 @@ def _distances(x: Tensor, rows: Tensor, index: Tensor) -> Tensor:
 class _Lists:
     """Rows in lists around centroids (``IndexIVFFlat`` of FAISS), to find the ``k`` nearest ones of
     other groups.
+
+    Inside, rows are numbered in the order of their groups, so that each group is a range of
+    numbers.
     """
 
     def __init__(self, faiss: Any, x: Tensor, group: Tensor | None, k: int, seed: int) -> None:
         N, F = x.shape
         self.faiss = faiss
         self.k = k
+        self.row: Tensor | None = None  # (N,): number → row
         self.x = x.contiguous()
-        self.apart = group
-        self.group = np.arange(N) if group is None else group.numpy()
-        self.sizes = np.bincount(self.group)
+        if group is None:
+            self.group = torch.arange(N)
+        else:
+            self.row = group.argsort(stable=True)
+            self.x = x[self.row]
+            self.group = group[self.row]
+        sizes = torch.bincount(self.group)
+        self.largest = int(sizes.max())
+        # (N,): the range of numbers of the row's group
+        self.end = sizes.cumsum(0)[self.group].numpy()
+        self.start = self.end - sizes[self.group].numpy()
+        # (N,): neighbours that a row can have
+        self.enough = np.minimum(k, N - (self.end - self.start))
         self.num_lists: int = max(1, round(N**0.75 / 8))
         self.index = faiss.IndexIVFFlat(faiss.IndexFlatL2(F), F, self.num_lists)
         clustering = self.index.cp
@@ -203,7 +217,8 @@ class _Lists:
         """Return the distance of the k-th true neighbour of ``rows``, (n, 1); infinite where there
         are fewer.
         """
-        return _compare_all(self.x, rows, self.k, self.apart)[1][:, -1:]
+        group = None if self.row is None else self.group
+        return _compare_all(self.x, rows, self.k, group)[1][:, -1:]
 
     def search_all(self, report: Callable[[int, int], None]) -> Neighbours:
         """Find the nearest rows of all rows."""
@@ -223,30 +238,52 @@ class _Lists:
             index[part], distance[part] = near
             searched += len(part)
             report(searched, N)
-        # the lists of a row may hold its own group alone
-        possible = np.minimum(self.k, N - self.sizes[self.group])
-        few = np.flatnonzero(np.isfinite(distance).sum(1) < possible)
-        if len(few):
-            found = _compare_all(self.x, torch.from_numpy(few), self.k, self.apart)
-            index[few], distance[few] = found
+        self._search_wider(index, distance)
         sample = self.samples[1]
-        return Neighbours(index, distance, _share(distance[sample.numpy()], self._farthest(sample)))
+        recall = _share(distance[sample.numpy()], self._farthest(sample))
+        if self.row is not None:
+            number = self.row.argsort().numpy()
+            index = self.row.numpy().astype(np.int32)[index[number]]
+            distance = distance[number]
+        return Neighbours(index, distance, recall)
 
-    def search(self, rows: Ints, lists: int) -> tuple[NDArray[np.int32], Floats32]:
-        """Find the nearest in some lists to ``rows``; the row itself where there are too few, (n,
-        k).
+    def search(
+        self, rows: Ints, lists: int, others: Any = None
+    ) -> tuple[NDArray[np.int32], Floats32]:
+        """Find the nearest (of ``others``) in some lists to ``rows``; the row itself where there
+        are too few, (n, k).
         """
-        own = min(int(self.sizes.max()), 3 * self.k)  # the row, and rows of its group
         # The lists of common values are long: so the number of rows is limited, too.
-        limit = MAX_COMPARED if lists < self.num_lists else 0
-        options = self.faiss.SearchParametersIVF(nprobe=lists, max_codes=limit)
+        limit = 0
+        own = 0
+        if others is None:
+            own = min(self.largest, 3 * self.k)  # the row, and rows of its group
+            if lists < self.num_lists:
+                limit = MAX_COMPARED
+        options = self.faiss.SearchParametersIVF(nprobe=lists, max_codes=limit, sel=others)
         vectors = self.x[torch.from_numpy(rows)].numpy()
         square, index = self.index.search(vectors, self.k + own, params=options)
-        is_own = (self.group[index] == self.group[rows, None]) | (index < 0)
+        is_own = ((index >= self.start[rows, None]) & (index < self.end[rows, None])) | (index < 0)
         index = np.where(is_own, rows[:, None], index).astype(np.int32)
         distance = np.where(is_own, np.float32(np.inf), np.sqrt(square))
         first = np.argsort(is_own, axis=1, kind="stable")[:, : self.k]
         return np.take_along_axis(index, first, 1), np.take_along_axis(distance, first, 1)
+
+    def _search_wider(self, index: NDArray[np.int32], distance: Floats32) -> None:
+        """Search in more lists, and only in other groups, for rows with too few neighbours."""
+        rows = np.flatnonzero(np.isfinite(distance).sum(1) < self.enough)
+        if not len(rows):
+            return
+        for part in np.split(rows, np.flatnonzero(np.diff(self.start[rows])) + 1):
+            group = self.faiss.IDSelectorRange(int(self.start[part[0]]), int(self.end[part[0]]))
+            others = self.faiss.IDSelectorNot(group)
+            lists = self.lists
+            while len(part):
+                index[part], distance[part] = self.search(part, lists, others)
+                part = part[np.isfinite(distance[part]).sum(1) < self.enough[part]]
+                if lists >= self.num_lists:
+                    break
+                lists = min(4 * lists, self.num_lists)
 
 
 def _search_part(rows: Ints, index: _Lists) -> tuple[NDArray[np.int32], Floats32]:
