@@ -28,7 +28,7 @@ TOKENS = {
     "learn": 93_800,
     "judge": 61_000,
     "app": 95_000,
-    "research": 83_000,
+    "research": 82_200,
     "cli": 27_000,
 }
 TOKENS_PER_LINE = 9.12

@@ -106,8 +106,8 @@ def serves(x: Tensor) -> bool:
 
 
 def widest(weight: Tensor, sides: Sequence[int]) -> int:
-    """Channels of convolutions that are stacked at most, in networks of images of these ``sides``
-    beside ``weight``.
+    """Return how many channels stacked convolutions have at most, for images of these ``sides`` and
+    weights such as ``weight``.
     """
     return WIDE if len(sides) == 2 and sides[0] == sides[1] in SIDES and serves(weight) else WIDEST
 

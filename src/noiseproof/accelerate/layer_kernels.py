@@ -388,9 +388,7 @@ def _sizes(x: Tensor, weight: Tensor, stride: int, padding: int) -> tuple[int, i
 def _weights_gradient(
     x: Tensor, grad: Tensor, seats: int, kh: int, kw: int, stride: int, padding: int, bias: bool
 ) -> Tensor:
-    """The gradients of weights, (S, O, KH, KW, I), and after them those of biases, (S, O), in one
-    row.
-    """
+    """The gradients of weights, (S, O, KH, KW, I), and then of biases, (S, O), in one row."""
     x = _images(x)
     grad = _images(grad)
     images, ih, iw, c = x.shape
@@ -478,8 +476,7 @@ def stacked_conv(
     """
     _check(x, weight, *([] if bias is None else [bias]))
     if x.shape[1] == stride == 1 and weight.shape[3] <= 8 and not x.requires_grad:
-        # Eight numbers are read at once: those beside each other become channels of a kernel one
-        # column wide.
+        # Eight numbers are read at once: neighbours become channels of a kernel one column wide.
         rest = 8 - weight.shape[3]
         x = (
             F.pad(x, (padding, padding + rest, padding, padding))

@@ -31,6 +31,7 @@ from noiseproof.accelerate.graphs import IN_STEP, ON_CPU, Graphed, StepGraphs, o
 from noiseproof.accelerate.networks import Stack, Unstackable, _Stacked, draws, release
 from noiseproof.core.output import Output
 from noiseproof.core.tensors import has_kernels
+from noiseproof.losses import Loss
 from noiseproof.strategies import Batch, Run, Step
 from noiseproof.strategies.randomness import Randomness
 from noiseproof.train.executor import Executor, make_executor
@@ -408,7 +409,7 @@ class RunStack:
         when it is resumed.
         """
         results: dict[Stacked, T] = {}
-        # another pool than that of the runs
+        # from another pool than the streams of the runs
         while self.stream is not None and len(self.branches) < len(self.members):
             self.branches.append(torch.cuda.Stream(self.stream.device, priority=-1))  # type: ignore[no-untyped-call]
         for i, member in enumerate(self.members):
@@ -462,10 +463,9 @@ class Joint:
         self.prediction = _rows([record.seen["prediction"] for record in records]).squeeze(1)
         self.total = _rows([guard.total for guard in guards])  # (S,), like the next
         self.good_steps = _rows([guard.good_steps for guard in guards])
-        # Runs of one loss: the number of the first, and of the one after the last.
-        numbered = [
-            list(group) for _, group in groupby(range(len(runs)), key=lambda i: _loss_key(runs[i]))
-        ]
+        # Neighbours of one loss: the number of the first, and of the one after the last.
+        groups = groupby(range(len(runs)), key=lambda number: str(runs[number].loss))
+        numbered = [list(group) for _, group in groups]
         self.groups = [(group[0], group[-1] + 1) for group in numbered]
         for record in records:
             record.observed = True
@@ -496,23 +496,23 @@ class Joint:
 
     def losses(self, out: Output, batch: Batch) -> Tensor:
         """The loss of each row, (S, B)."""
-        ends = [(start * batch.count, end * batch.count) for start, end in self.groups]
-        losses = [self.members[start].run.loss for start, _ in self.groups]
         parts = [
-            loss(_cut(out, a, b), batch.target[a:b])
-            for loss, (a, b) in zip(losses, ends, strict=True)
+            loss(_cut(out, rows), batch.target[rows]) for loss, rows in self._by_loss(batch.count)
         ]
         return _concatenated(parts).view(-1, batch.count)
+
+    def _by_loss(self, size: int) -> list[tuple[Loss, slice]]:
+        """Return each loss with its rows, ``size`` of each run."""
+        return [
+            (self.members[start].run.loss, slice(start * size, end * size))
+            for start, end in self.groups
+        ]
 
     @torch.no_grad()
     def observe(self, out: Output, losses: Tensor, batch: Batch) -> None:
         """Do what record and guard of each run do after a step."""
-        size = batch.count
         rows = batch.rows.view_as(losses)
-        scores = [
-            self.members[start].run.loss.scores(_cut(out, start * size, end * size))
-            for start, end in self.groups
-        ]
+        scores = [loss.scores(_cut(out, part)) for loss, part in self._by_loss(batch.count)]
         self.loss.scatter_(1, rows, losses.detach().to(self.loss.dtype))
         self.prediction.scatter_(1, rows, _concatenated(scores).argmax(1).view_as(rows))
         self.total += losses.sum(1)
@@ -536,7 +536,7 @@ class Joint:
 
 
 class _Draws(Randomness):
-    """Numbers for the rows of several runs, those of each from its own generator."""
+    """Numbers for the rows of several runs, each from the generator of its run."""
 
     def __init__(self, parts: Sequence[Randomness]) -> None:
         self.parts = parts
@@ -551,7 +551,8 @@ def _joint_run(runs: Sequence[Run], network: Stack) -> Run:
     """The runs as their strategies see them when one call serves all: of S·B rows, and with stacked
     models.
     """
-    run, models = copy.copy(runs[0]), [run.models[0] for run in runs]
+    run = copy.copy(runs[0])
+    models = [run.models[0] for run in runs]
     run.random = _Draws([each.random for each in runs])
     own = (
         network
@@ -616,10 +617,6 @@ def _inputs_key(run: Run) -> tuple[object, ...]:
     return id(run.data.x), run.augment, run.dtype, run.epochs, *map(str, run.strategies)
 
 
-def _loss_key(run: Run) -> str:
-    return str(run.loss)
-
-
 def _observers(member: Stacked) -> tuple[Record, DivergenceGuard]:
     record, guard = (getattr(observe, "__self__", None) for observe in member.stepper.observers)
     assert isinstance(record, Record) and isinstance(guard, DivergenceGuard)
@@ -634,8 +631,8 @@ def _rows(tensors: Sequence[Tensor]) -> Tensor:
     return stacked
 
 
-def _cut(out: Output, start: int, end: int) -> Output:
-    return Output._make(None if field is None else field[start:end] for field in out)
+def _cut(out: Output, rows: slice) -> Output:
+    return Output._make(None if field is None else field[rows] for field in out)
 
 
 def _concatenated(parts: Sequence[Tensor]) -> Tensor:

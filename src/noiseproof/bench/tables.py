@@ -86,7 +86,7 @@ class Published:
 class Cell:
     """One published number and the experiment that reproduces it."""
 
-    block: str  # of rows, often those of a dataset; may be empty
+    block: str  # of rows, often of one dataset; may be empty
     row: str
     column: str
     published: Published

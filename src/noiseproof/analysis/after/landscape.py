@@ -3,7 +3,7 @@
 
 A point (α, β) of a landscape is the model with the weights θ + α·d₁ + β·d₂ in random directions.
 Each filter of them has the norm of the model's filter, so that models whose weights differ in scale
-can be compared. The noise on the gradients, by sample, is that of SLN paper, Propositions 1 and 3.
+can be compared. The noise on the gradients, by sample, follows SLN paper, Propositions 1 and 3.
 """
 
 import math
