@@ -1052,17 +1052,15 @@ def test_what_a_killed_apply_left_is_removed_by_the_next(tmp_path: Path) -> None
     assert not (tmp_path / ".new.lock").exists()
 
 
-def test_files_that_killed_applies_left_are_removed_by_the_next(tmp_path: Path) -> None:
+def test_half_a_table_that_a_killed_apply_left_is_replaced_by_the_next(tmp_path: Path) -> None:
     folder = write_table_audit(tmp_path)
-    ended = subprocess.Popen([sys.executable, "-c", ""])
-    ended.wait()
-    (tmp_path / f".new.csv.{ended.pid}.part").write_text("half")
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as running:
-        (tmp_path / f".new.csv.{running.pid}.part").write_text("half")
-        run("apply", folder, "--accept-all", "--yes", "--out", tmp_path / "new.csv")
-        assert [path.name for path in tmp_path.glob(".new.csv*")] == [
-            f".new.csv.{running.pid}.part"
-        ]
+    (tmp_path / "new.csv.part").write_text("half")
+    held = Lock(tmp_path / ".new.csv.lock")
+    said = run("apply", folder, "--accept-all", "--yes", "--out", tmp_path / "new.csv", code=2)
+    assert "another process writes it" in said and not (tmp_path / "new.csv").exists()
+    held.release()
+    run("apply", folder, "--accept-all", "--yes", "--out", tmp_path / "new.csv")
+    assert [path.name for path in tmp_path.glob("*new.csv*")] == ["new.csv"]
 
 
 def test_links_out_of_the_folder_stay_links(tmp_path: Path) -> None:
