@@ -62,7 +62,7 @@ class ClassNoise(Brief):
 
         T[i, j] = e·(a·D_ij + (1 − a)/(K − 1)) with D the rows of T without their diagonal. By
         class, rates are mostly overlap and make rankings worse; who is taken for whom is only
-        believed where it makes the given labels more likely, not those of a few rows alone.
+        believed where it makes the given labels more likely, not only a few of them.
         """
         K = len(self.transition)
         rate = max(LEAST_NOISE, 1 - float(self.transition.diagonal().mean()))
