@@ -35,7 +35,6 @@ BUSY = {
     "sln-mo-lc": "sln-mo-lc:alpha=0.9,start=1",
     "elr+": "elr+:alpha=0.9,reweigh=true",
     "tgce": "tgce:start=1,k=0.1",
-    "nal": "nal:delta=0.3",
     "co-teaching": "co-teaching:ramp=1",
     "sigua": "sigua:ramp=1",
     "dividemix": "dividemix:warmup=1,lambda_u=5,penalty=true",
@@ -47,7 +46,7 @@ BUSY = {
 PEERS = "(peer:loss=ce)"
 MORE = [
     PEERS,
-    "ce & small-loss:forget=0.4,ramp=1,by=margin & momentum:alpha=0.5",
+    "ce & small-loss:forget=0.4,ramp=1 & momentum:alpha=0.5",
     "ce & mixup",
     "(peer:loss=gce) & sln:sigma=0.2 & small-loss:forget=0.4,ramp=1",
     "backward & sigua-bc",
