@@ -24,6 +24,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
+from textwrap import fill
 from typing import NamedTuple
 
 import torch
@@ -333,8 +334,9 @@ def tables(rows: Sequence[Row]) -> str:
         for letter, (_, words) in REASONS.items()
         if refused[letter]
     ]
-    listed = [f"Limited: {pairs(rows, 'limited')}.", "", f"Worse: {pairs(rows, 'fails')}."]
-    return "\n".join([*head, "", *listed, "", *why])
+    listed = [f"Limited: {pairs(rows, 'limited')}.", f"Worse: {pairs(rows, 'fails')}."]
+    wrapped = [fill(line, 100, break_on_hyphens=False) for line in listed]
+    return "\n".join([*head, "", "\n\n".join(wrapped), "", *why])
 
 
 def written(page: str, rows: Sequence[Row]) -> str:

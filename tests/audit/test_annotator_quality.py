@@ -276,5 +276,5 @@ def test_the_command_names_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         and "1 no better than chance, 1 worse than the others" in shown.output
     )
     assert Path("audit/annotators.csv").exists()
-    wrong = CliRunner().invoke(app, [*command[:-1], "none.csv"])
+    wrong = CliRunner().invoke(app, [*command[:-1], "none.csv", "--out", "other"])
     assert wrong.exit_code == 2 and "Expected annotations at" in wrong.output

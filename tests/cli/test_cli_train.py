@@ -11,12 +11,12 @@ import re
 import signal
 import subprocess
 import sys
-import zlib
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import xxhash
 from lightning_fabric import Fabric
 from test_logs import Service
 from typer.testing import CliRunner
@@ -696,7 +696,9 @@ def test_chens_noise_comes_from_a_model_trained_on_clean_labels(tmp_path: Path) 
     settings = Settings(model="mlp:hidden=[8]", epochs=2)
     S = averaged_predictions(data, settings, seed=3, fabric=Fabric(accelerator="cpu", devices=1))
     task = prepare(data, "chen:rate=0.2", seed=3, validation=0.1, features=S)
-    assert config(tmp_path)["labels"] == zlib.crc32(task.train.given.numpy().tobytes())
+    given = task.train.given
+    content = f"torch.int64 ({len(given)},) ".encode() + given.numpy().tobytes()
+    assert config(tmp_path)["labels"] == xxhash.xxh3_128_hexdigest(content)
     assert corrupt(data, "chen:rate=0.2", features=S).rate == int(0.2 * 1437) / 1437
     with open(tmp_path / "csv" / "version_0" / "metrics.csv", newline="") as file:
         logged = list(csv.DictReader(file))

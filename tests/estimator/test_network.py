@@ -277,7 +277,8 @@ def test_trees_are_chosen_where_they_predict_better(tmp_path: Path) -> None:
     )
     assert model.score(x[2000:], y[2000:]) > 0.9 and list(model.classes_) == ["black", "white"]
     called = model.trees_.label_issues_["is_label_issue"]
-    assert called[wrong].mean() > 0.75 and wrong[called].mean() > 0.75
+    f1 = 2 * (called & wrong).sum() / (called.sum() + wrong.sum())
+    assert f1 > 0.76  # what the cut aims at
     again = pickle.loads(pickle.dumps(model))
     assert (again.predict_proba(x) == model.predict_proba(x)).all()
     for use in (lambda: model.save(tmp_path), lambda: model.export(tmp_path / "net.onnx")):

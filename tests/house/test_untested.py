@@ -80,7 +80,7 @@ def test_a_run_ends_with_one_line(tmp_path: Path) -> None:
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        env=os.environ | {"PYTHONPATH": paths},
+        env=os.environ | {"PYTHONPATH": paths, "PYTEST_ADDOPTS": ""},
     )
     *_, line, end = answer.stdout.splitlines()
     assert line == "Not tested here: 3 in a browser (apt-get install chromium).", (

@@ -176,6 +176,7 @@ def run_config(job: Job, method: Method, run: Run) -> dict[str, Any]:
         "dataset": task.dataset,
         "noise": task.noise,
         "rows": run.num_rows,
+        **(data_digests(task) if job.folder is not None else {}),
         "input_shape": list(task.input_shape),
         "augment": _describe(task.augment),
         "normalise": _describe(task.normalise),
@@ -186,8 +187,6 @@ def run_config(job: Job, method: Method, run: Run) -> dict[str, Any]:
         config["strong"] = _describe(task.strong)
     if run.is_split:
         config["processes"] = run.processes.world_size  # each has a share of the weights
-    if job.folder is not None:
-        config |= data_digests(task)
     if code := plugin_digests(f"{job.method} {[*config.values()]}"):
         config["code"] = code  # a run that began with other formulas must not be resumed
     return config
@@ -198,8 +197,8 @@ def data_digests(task: Task) -> dict[str, str]:
     train = task.train
     held = task.validation
     parts: dict[str, list[Inputs | None]] = {
-        "inputs": [train.x],
         "labels": [train.given],
+        "inputs": [train.x],
         "soft_labels": [train.soft],
         "annotators": [train.annotator],
         "clean_labels": [train.clean],
