@@ -73,25 +73,30 @@ def check_fields(thing: Any) -> None:
 
 def number(interval: str, default: Any = MISSING, remedy: str = "", optional: bool = False) -> Any:
     """A field for a number inside ``interval``, or None if it is optional or None by default."""
-    return _checked(check_number, default, optional, interval, remedy)
+    return _field_with_check(check_number, default, optional, interval, remedy)
 
 
 def count(at_least: int, default: Any = MISSING, remedy: str = "", optional: bool = False) -> Any:
     """A field for an integer, or None if it is optional or None by default."""
-    return _checked(check_count, default, optional, at_least, remedy)
+    return _field_with_check(check_count, default, optional, at_least, remedy)
 
 
 def flag(default: bool) -> Any:
     """A field for true or false."""
-    return _checked(check_flag, default, False)
+    return _field_with_check(check_flag, default, False)
 
 
 def word(words: Collection[str], default: str) -> Any:
     """A field for one of the ``words``."""
-    return _checked(check_word, default, False, words)
+    return _field_with_check(check_word, default, False, words)
 
 
-def _checked(check: Callable[..., Any], default: Any, optional: bool, *limits: Any) -> Any:
+def _field_with_check(check: Callable[..., Any], default: Any, optional: bool, *limits: Any) -> Any:
+    """Return a dataclass field whose value ``check_fields`` passes to ``check``, with ``limits``.
+
+    None is not checked if it is optional or the default.
+    """
+
     def check_value(name: str, value: Any) -> Any:
         if value is None and (optional or default is None):
             return None

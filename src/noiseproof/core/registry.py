@@ -11,7 +11,8 @@ from noiseproof.core.plugins import PLUGINS, load_plugins, note_module, plugin_b
 
 T = TypeVar("T")
 C = TypeVar("C")
-EXAMPLES = {"forget": 0.2, "rate": 0.2}  # shares of wrong labels, for messages
+# parameters that are a share of wrong labels, with an example of 20 % for messages
+WRONG_SHARES = {"forget": 0.2, "rate": 0.2}
 
 
 def stored_parameters(thing: object, names: Iterable[str]) -> dict[str, Any]:
@@ -168,35 +169,18 @@ class Registry(Generic[T]):
     def create(self, name: str, /, *context: Any, **params: Any) -> T:
         """Build ``name`` from ``params``, with an error for parameters that it does not take."""
         factory = self[name]
-        signature = inspect.signature(factory)
-        defaults = self.parameters(name)
-        open_ended = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
-        known = [*defaults, *(self.shared if open_ended else ())]
-        unknown = [key for key in params if key not in known]
-        missing = [
-            key
-            for key, value in defaults.items()
-            if value is inspect.Parameter.empty and key not in params
-        ]
-        fault = ""
-        if unknown:
-            fault = f"got {', '.join(map(repr, unknown))}"
-        elif missing:
-            example = ",".join(f"{key}={EXAMPLES.get(key, '…')}" for key in missing)
-            fault = f"{', '.join(map(repr, missing))} is missing. Write {name}:{example}"
-            if any(key in EXAMPLES for key in missing):
-                fault += " for 20 % wrong labels"
-        if fault:
+        known = self._known_parameters(name)
+        if fault := self._find_fault(name, known, params):
             raise TypeError(
                 f"Expected the parameters of the {self.kind} {name!r}: {', '.join(known)}; {fault}."
             )
         try:
             made = factory(*context, **params)
-        except (
-            TypeError,
-            ValueError,
-        ) as error:  # what it names are parameters of this, not options of a command
-            error.__dict__.setdefault("parameters", set()).update(known)
+        except (TypeError, ValueError) as error:
+            # The command line spells names in messages as its options; these are parameters of a
+            # spec, which it leaves as they are (cli/show.py). Specs may be nested: names add up.
+            names_of_parameters = error.__dict__.setdefault("parameters", set())
+            names_of_parameters.update(known)
             raise
         if not isinstance(made, self.returns):
             raise TypeError(
@@ -204,6 +188,31 @@ class Registry(Generic[T]):
                 f" {type(made).__name__}. Return one."
             )
         return made
+
+    def _known_parameters(self, name: str) -> list[str]:
+        """Return the parameters that ``name`` takes, and the shared ones if it has ``**kwargs``."""
+        parameters = inspect.signature(self[name]).parameters.values()
+        takes_shared = any(p.kind is p.VAR_KEYWORD for p in parameters)
+        return [*self.parameters(name), *(self.shared if takes_shared else ())]
+
+    def _find_fault(self, name: str, known: list[str], params: Mapping[str, Any]) -> str:
+        """Return the end of a message about unknown or missing parameters, "" if there are none."""
+        unknown = [key for key in params if key not in known]
+        if unknown:
+            return f"got {', '.join(map(repr, unknown))}"
+        required = [
+            key
+            for key, default in self.parameters(name).items()
+            if default is inspect.Parameter.empty
+        ]
+        missing = [key for key in required if key not in params]
+        if not missing:
+            return ""
+        example = ",".join(f"{key}={WRONG_SHARES.get(key, '…')}" for key in missing)
+        fault = f"{', '.join(map(repr, missing))} is missing. Write {name}:{example}"
+        if any(key in WRONG_SHARES for key in missing):
+            fault += " for 20 % wrong labels"
+        return fault
 
 
 def _is_default(value: Any, default: Any) -> bool:

@@ -153,27 +153,29 @@ def _encoding(path: Path, sample: bytes, whole: bool) -> tuple[str, bytes]:
     """The encoding of a file and its byte-order mark; UTF-8, or Windows-1252 where it is not."""
     for mark, encoding in MARKS:
         if sample.startswith(mark):
-            _decode(path, encoding, whole)
+            _check_decodes(path, encoding, whole)
             return encoding, mark
     for encoding, zeros in (("utf-16-le", sample[1::2]), ("utf-16-be", sample[::2])):
         if zeros.count(0) > len(zeros) / 3:
-            _decode(path, encoding, whole)
+            _check_decodes(path, encoding, whole)
             return encoding, b""
     try:
-        _decode(path, "utf-8", whole)
+        _check_decodes(path, "utf-8", whole)
         return "utf-8", b""
     except UnicodeDecodeError as error:
         try:
-            _decode(path, "cp1252", whole)
+            _check_decodes(path, "cp1252", whole)
         except UnicodeDecodeError:
             raise error from None
     return "cp1252", b""
 
 
-def _decode(path: Path, encoding: str, whole: bool) -> None:
-    """Decode the ``whole`` file, or its beginning; one that becomes too large when it is unpacked
-    is refused.
+def _check_decodes(path: Path, encoding: str, whole: bool) -> None:
+    """Raise UnicodeDecodeError if the ``whole`` file, or its beginning, is not in ``encoding``.
+
+    A file that becomes too large when it is unpacked is refused, too.
     """
+    # Corrected copies keep unpaired surrogates of UTF-16 as they are, so these are no fault here.
     errors = "surrogatepass" if encoding.startswith("utf-16") else "strict"
     decoder = codecs.getincrementaldecoder(encoding)(errors)
     with open_bytes(path) as file:

@@ -60,14 +60,15 @@ def _check_lengths(x: Inputs, columns: dict[str, Any]) -> None:
 
 
 def _check_given(given: Tensor, num_classes: int) -> None:
-    """Refuse labels other than classes (N,), or with several labels for each row 0 and 1 (N, K)."""
-    if given.dim() == 2 and given.shape[1] != num_classes:
-        raise ValueError(
-            f"Expected labels of shape (N,) or (N, {num_classes}), got {tuple(given.shape)}."
-        )
+    """Refuse labels unless they are classes (N,), or 0 and 1 (N, K) where rows have several."""
+    num_values = num_classes
     if given.dim() == 2:
-        num_classes = 2
-    check_labels(given.flatten(), num_classes)
+        if given.shape[1] != num_classes:
+            raise ValueError(
+                f"Expected labels of shape (N,) or (N, {num_classes}), got {tuple(given.shape)}."
+            )
+        num_values = 2
+    check_labels(given.flatten(), num_values)
 
 
 def _check_width(soft: Tensor | None, num_classes: int) -> None:
@@ -383,8 +384,11 @@ def find_copies(data: Dataset) -> tuple[str, bool]:
     if not copies:
         return "", False
     repeats = sum(count for count in counts.values() if count > 1) / len(train)
-    # the training rows vary, too
-    variance = len(test) * repeats * (1 - repeats) * (1 + 2 * len(test) / len(train))
+    of_test = len(test) * repeats * (1 - repeats)  # the variance if `repeats` were exact
+    # It is counted among the training rows, where equal rows come at least in pairs: the count
+    # grows in steps of two, which doubles its variance. len(test) * repeats inherits
+    # len(test)² · 2 · repeats · (1 − repeats) / len(train), the second summand.
+    variance = of_test * (1 + 2 * len(test) / len(train))
     chance = len(test) * repeats + 4 * math.sqrt(variance) + max(1, len(test) / 100)
     is_beyond_chance = copies > chance
     more = "more" if is_beyond_chance else "no more"

@@ -46,24 +46,26 @@ _Encode: TypeAlias = Callable[[Tensor], Tensor]  # uint8 (B, 3, size, size) -> (
 
 
 class MainAxes:
-    """Projection onto the ``dim`` principal axes of x (N, D), each divided by the root of its
-    deviation.
+    """Projection onto the ``dim`` principal axes of x (N, D), each scaled by 1/√(d_i·d_0).
 
-    Half-way to unit variance on each axis is best for linear models and neighbours together
+    d_i is the standard deviation of x along axis i, and d_0 the largest one. Half-way to unit
+    variance on each axis is best for linear models and neighbours together
     (docs/audit_features.md).
     """
 
     def __init__(self, x: Tensor, dim: int) -> None:
         self.mean = x.mean(0)
-        _, spread, directions = torch.linalg.svd(x - self.mean, full_matrices=False)
+        _, singular, directions = torch.linalg.svd(x - self.mean, full_matrices=False)
         # The later axes of few pictures are noise, which the scaling below would amplify.
-        dim = min(dim, max(8, len(x) // 4), int((spread > 1e-4 * spread[0]).sum()))
+        dim = min(dim, max(8, len(x) // 4), int((singular > 1e-4 * singular[0]).sum()))
         if dim == 0 or bool((x == x[0]).all()):
             raise ValueError(
                 f"Expected pictures that differ, got {len(x)} that all look the same. Check the"
                 " files, or pass other features as `embeddings`."
             )
-        self.axes = directions[:dim].T / (spread[:dim] * spread[0] / len(x)).sqrt()  # (D, dim)
+        # singular values are √N·d_i
+        products = singular[:dim] * singular[0] / len(x)  # d_i·d_0
+        self.axes = directions[:dim].T / products.sqrt()  # (D, dim)
 
     def __call__(self, x: Tensor) -> Tensor:  # (B, D) -> (B, dim)
         projected: Tensor = (x - self.mean) @ self.axes

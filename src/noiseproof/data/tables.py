@@ -453,8 +453,11 @@ def _fit_column(
         if suspicion.is_certain and not keep:
             advice = "" if wide else "; name it in `features` to keep it"
             raise _LeftOut(suspicion.reason, advice)
-        note = f"Column {name!r} {suspicion.reason}: {suspicion.condition} in an audit, else"
-        notes.insert(0, f"{note} `features`).")
+        notes.insert(
+            0,
+            f"Column {name!r} {suspicion.reason}: {suspicion.condition}, leave it out"
+            f" ({suspicion.options} in an audit, else `features`).",
+        )
     if non_numbers is None:
         return _Column(name, tuple(words), sum(cell is None for cell in cells)), notes
     gaps = np.isnan(cells)
@@ -492,30 +495,34 @@ def _describe_words(name: str, words: list[str], non_numbers: list[str] | None) 
 
 
 class _Suspicion(NamedTuple):
-    """Why a column may mislead a model, when it should be left out, and whether that is certain."""
+    """Why a column may mislead a model, when and how to leave it out, whether this is certain."""
 
     reason: str
     condition: str
+    options: str  # of an audit, which leave the column out
     is_certain: bool
 
 
 def _find_identifier(name: str, values: Floats) -> _Suspicion | None:
-    """Whether numbers identify the rows and carry no other information."""
+    """Return a suspicion if numbers identify the rows and carry no other information."""
     known = values[~np.isnan(values)]
     if len(known) <= FEW_ROWS or np.ptp(known) < len(known) - 1:
         return None
     if (known % 1).any() or len(np.unique(known)) < len(known):
         return None
-    condition = f"if it is an identifier, leave it out (`--id {name}` or `--ignore {name}`"
+    condition = "if it is an identifier"
+    options = f"`--id {name}` or `--ignore {name}`"
     steps = np.diff(values)
     if abs(steps[0]) == 1 and (steps == steps[0]).all():
-        return _Suspicion("numbers the rows", condition, True)
-    return _Suspicion("differs in every row", condition, _ID.search(name) is not None)
+        return _Suspicion("numbers the rows", condition, options, True)
+    is_certain = _ID.search(name) is not None
+    return _Suspicion("differs in every row", condition, options, is_certain)
 
 
 def _find_label_code(name: str, cells: Array, labels: Ints) -> _Suspicion | None:
-    """Whether the values of a column and the classes correspond one-to-one: a feature would
-    contradict wrong labels.
+    """Return a suspicion if the values of a column and the given classes correspond one-to-one.
+
+    Where some labels are wrong, a true feature would contradict them.
     """
     import pandas as pd
 
@@ -531,8 +538,12 @@ def _find_label_code(name: str, cells: Array, labels: Ints) -> _Suspicion | None
             return None
     if len(given) <= max(FEW_ROWS, 2 * num_classes) or not num_pairs == num_classes > 1:
         return None
-    condition = f"if it was made from the label, leave it out (`--ignore {name}`"
-    return _Suspicion("corresponds one-to-one to the label", condition, len(given) > MANY_ROWS)
+    return _Suspicion(
+        "corresponds one-to-one to the label",
+        "if it was made from the label",
+        f"`--ignore {name}`",
+        len(given) > MANY_ROWS,
+    )
 
 
 def fit_columns(

@@ -14,7 +14,8 @@ from noiseproof.core.checks import check_count, check_number
 from noiseproof.data.base import Dataset, Split
 from noiseproof.data.sources import DATASETS
 
-TEST = 2**31  # offset of the seed of the test points, so that they repeat no training set
+# added to the seed for the test points, so that they repeat no training set
+TEST_SEED_OFFSET = 2**31
 
 
 def _split(x: Array, y: Array, dtype: torch.dtype = torch.float32) -> Split:
@@ -25,11 +26,11 @@ def _split(x: Array, y: Array, dtype: torch.dtype = torch.float32) -> Split:
 def _points(
     make: Callable[..., Any], n: int, n_test: int, spread: float, seed: int, **options: Any
 ) -> tuple[Split, Split]:
-    """Training and test points in the plane, from a function of ``sklearn.datasets``."""
-    check_number("seed", seed, f"[0, {TEST})")
+    """Draw training and test points in the plane with ``make``, a function of sklearn.datasets."""
+    check_number("seed", seed, f"[0, {TEST_SEED_OFFSET})")
     options["noise"] = check_number("spread", spread, "[0, inf)")
     train = make(check_count("n", n, 2), random_state=seed, **options)
-    test = make(check_count("n_test", n_test, 2), random_state=seed + TEST, **options)
+    test = make(check_count("n_test", n_test, 2), random_state=seed + TEST_SEED_OFFSET, **options)
     return _split(*train), _split(*test)
 
 
