@@ -24,7 +24,7 @@ from noiseproof.judge.crowd.quality import (
     TRAIN,
     UNKNOWN,
     AnnotatorQuality,
-    _density,
+    _posterior_density,
     label_again,
     measure_quality,
 )
@@ -112,7 +112,7 @@ def test_the_tabulated_posterior_is_that_of_the_likelihood() -> None:
         )
     density = np.exp(log_density - log_density.max(1, keepdims=True))
     np.testing.assert_allclose(
-        _density(rows, fitted).numpy(), density / density.sum(1, keepdims=True), atol=1e-4
+        _posterior_density(rows, fitted).numpy(), density / density.sum(1, keepdims=True), atol=1e-4
     )
 
 

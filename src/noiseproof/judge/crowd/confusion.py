@@ -37,6 +37,7 @@ from noiseproof.data.votes import Votes
 from noiseproof.judge.posterior import BLOCK, FLOOR, SAMPLE, SMALL, Blocks
 
 ROUNDS = 50  # of EM, at most
+START_ACCURACY = 0.8  # the accuracy of each annotator that EM begins with
 CONVERGED = 1e-4  # the change of probabilities that ends EM
 OVERALL = 4.0
 PER_CLASS = 5.0
@@ -223,22 +224,28 @@ def count_pairs(first: Tensor, second: Tensor, shape: tuple[int, int]) -> Tensor
 
 
 def fit_annotators(rows: VotedRows) -> Annotators:
-    """Fit P_a, β and f by EM."""
-    right = torch.full((len(rows.votes.names), rows.num_classes), 0.8, dtype=torch.float64)
+    """Fit the confusions P_a, the exponent β of the predictions and the frequencies f by EM.
+
+    Each round fits P_a and f to the votes and rows by the posterior of the true classes. β is the
+    one of ``BETAS`` under whose prior q these classes are most likely; without predictions, f alone
+    is the prior. At first annotators err as ``error_pattern`` says, and f is ``vote_shares``.
+    """
+    shape = (len(rows.votes.names), rows.num_classes)
+    right = torch.full(shape, START_ACCURACY, dtype=torch.float64)
     confusion = _with_accuracy(rows.error_pattern, right).clamp(min=LEAST)
     fitted = Annotators(confusion, right[:, 0], 1.0, rows.vote_shares)
     every = max(1, len(rows.votes) // SAMPLE)
     for _ in range(ROUNDS):
         counts = _Counts(rows)
-        fit_of_beta = torch.zeros(len(BETAS), dtype=torch.float64)
+        expected_log_prior = torch.zeros(len(BETAS), dtype=torch.float64)  # under each β
         for block, votes, truth in rows.posterior_and_votes(fitted):
             counts.add(truth, block, votes)
             if rows.probs is not None:
                 sample = slice(block.start, block.stop, every)
                 for place, beta in enumerate(BETAS):
-                    log_prior = rows.log_prior(sample, beta, fitted.frequency).log_softmax(1)
-                    fit_of_beta[place] += (truth[::every] * log_prior).sum()
-        beta = 1.0 if rows.probs is None else BETAS[int(fit_of_beta.argmax())]
+                    log_q = rows.log_prior(sample, beta, fitted.frequency).log_softmax(1)
+                    expected_log_prior[place] += (truth[::every] * log_q).sum()
+        beta = 1.0 if rows.probs is None else BETAS[int(expected_log_prior.argmax())]
         before = fitted
         fitted = counts.annotators(beta)
         if (

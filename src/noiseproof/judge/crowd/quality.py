@@ -142,7 +142,9 @@ def measure_quality(rows: VotedRows, fitted: Annotators, seed: int = 0) -> Annot
         truth_counts.index_add_(
             0, rows.annotator[votes], _without_own(rows, fitted, truth, block, votes)
         )
-    drawn = [_density(rows, annotators) for annotators in draw_annotators(rows, fitted, seed)]
+    drawn = [
+        _posterior_density(rows, annotators) for annotators in draw_annotators(rows, fitted, seed)
+    ]
     density = torch.stack(drawn).mean(0)
     below = density.cumsum(1)
     given = count_pairs(rows.annotator, rows.label, (A, K))
@@ -160,18 +162,19 @@ def measure_quality(rows: VotedRows, fitted: Annotators, seed: int = 0) -> Annot
     )
 
 
-def _density(rows: VotedRows, fitted: Annotators) -> Tensor:
+def _posterior_density(rows: VotedRows, fitted: Annotators) -> Tensor:
     """Return the posterior of r_a at each of ``RATES``, (A, 401), where the confusions of the
     others are known.
 
-    log(r·w + (1 − r)·e) is log(r·e^u + 1 − r) up to a constant, u = log(w/e): votes are counted
-    at the next two of ``ODDS``, which is linear interpolation.
+    The log likelihood of a vote, log(r·w + (1 − r)·e), is log(r·exp(u) + 1 − r) up to a constant,
+    with the log odds u = log(w/e). It is tabulated at ``ODDS``: each vote counts at the two of
+    these next to its u, which is linear interpolation.
     """
     A = len(rows.votes.names)
     K = rows.num_classes
     errors = fitted.confusion * (1 - torch.eye(K, dtype=torch.float64))
     errors = errors / errors.sum(2, keepdim=True).clamp(min=SMALL)  # P(l | k, wrong)
-    weights = torch.zeros(A, len(ODDS), dtype=torch.float64)
+    weights = torch.zeros(A, len(ODDS), dtype=torch.float64)  # votes, counted by their odds
     for block, votes, truth in rows.posterior_and_votes(fitted):
         annotator = rows.annotator[votes]
         label = rows.label[votes]
@@ -180,13 +183,15 @@ def _density(rows: VotedRows, fitted: Annotators) -> Tensor:
         wrong = (without * errors[annotator, :, label]).sum(1)
         odds = (right.clamp(min=SMALL) / wrong.clamp(min=SMALL)).log()
         place = (odds.clamp(ODDS[0], ODDS[-1]) - ODDS[0]) / (ODDS[1] - ODDS[0])
-        first = place.long().clamp(max=len(ODDS) - 2)
+        below = place.long().clamp(max=len(ODDS) - 2)
+        above = below + 1
         # from 0, where all classes are alike, to 1
-        certain = (without.amax(1) - 1 / K) / (1 - 1 / K)
-        for at, share in ((first, first + 1 - place), (first + 1, place - first)):
-            weights.index_put_((annotator, at), certain * share, accumulate=True)
-    likelihood = (RATES * ODDS.exp()[:, None] + 1 - RATES).log()  # (241, 401)
-    return (weights @ likelihood - 0.5 * (RATES.log() + (1 - RATES).log())).softmax(1)
+        certainty = (without.amax(1) - 1 / K) / (1 - 1 / K)
+        weights.index_put_((annotator, below), certainty * (above - place), accumulate=True)
+        weights.index_put_((annotator, above), certainty * (place - below), accumulate=True)
+    log_likelihood = (RATES * ODDS.exp()[:, None] + 1 - RATES).log()  # (241, 401)
+    log_prior = -0.5 * (RATES.log() + (1 - RATES).log())  # of Jeffreys
+    return (weights @ log_likelihood + log_prior).softmax(1)
 
 
 def _without_own(

@@ -143,8 +143,8 @@ class AuditEvidence(Brief):
 
     @cached_property
     def cells(self) -> pd.DataFrame:
-        """The columns as in the source, by position among the rows: the audited ones, at most 20
-        000 of them in order.
+        """The columns as in the source, by position among the rows: of audited rows only, and of
+        ``MOST_CELLS`` of them at most, in order.
 
         Arrays have numbered columns; texts, pictures and predictions none.
         """
@@ -196,7 +196,9 @@ def backbone_of(model: str | None) -> str:
 
 
 def check_models(method: str | None, model: str | None, estimator: Any) -> None:
-    """Refuse what does not exist or is not installed, before any data is read."""
+    """Refuse a method, model or estimator that does not exist or is not installed, before any data
+    is read.
+    """
     from noiseproof.models.trees import PACKAGES, check_installed
 
     if method is not None:
@@ -206,8 +208,10 @@ def check_models(method: str | None, model: str | None, estimator: Any) -> None:
     if model in PACKAGES:
         check_installed(model)
     elif model is not None and model not in CHOICES:
-        name, _ = MODELS.parse(spelled_out(model) if isinstance(model, str) else model, {})
-        load_plugins()
+        # parse refuses a model that is not a word
+        spec = spelled_out(model) if isinstance(model, str) else model
+        name, _ = MODELS.parse(spec, {})
+        load_plugins()  # which may register a model of this name
         if name not in (*MODELS, "timm"):
             raise ValueError(unknown_name("model", name, [*CHOICES, *sorted(MODELS)]))
 
@@ -312,19 +316,24 @@ def gather(
     return replace(first, training=fitter.fit(taught).training, undecided=first.training)
 
 
-def _teach(data: Rows, training: Evidence) -> Taught:
-    """The decided labels of ``data``, with what a ``training`` without them says."""
+def _teach(data: Rows, undecided: Evidence) -> Taught:
+    """Return the labels of ``data`` with the decisions, for models to learn, and soft labels.
+
+    ``undecided`` is the evidence of models that saw no decision. Soft labels come from it, but for
+    decided rows: these have probability 1 for the decided label.
+    """
     assert data.decided is not None
     changed = data.labels.changed(data.decided)
     if changed.are_sets:
-        return Taught(changed.answers.astype(np.int64), training)
+        return Taught(changed.answers.astype(np.int64), undecided)
     labels = changed.codes
-    if training.pred_probs.size > LARGE:
-        return Taught(labels, training)
-    truth = soft_labels(torch.from_numpy(data.given), torch.from_numpy(training.pred_probs))
-    decided = torch.from_numpy(np.flatnonzero(data.decided >= 0))
-    truth[decided] = torch.eye(truth.shape[1])[torch.from_numpy(labels)[decided]]
-    return Taught(labels, training, truth)
+    if undecided.pred_probs.size > LARGE:
+        return Taught(labels, undecided)
+    truth = soft_labels(torch.from_numpy(data.given), torch.from_numpy(undecided.pred_probs))
+    decided_rows = torch.from_numpy(np.flatnonzero(data.decided >= 0))
+    one_hot = torch.eye(truth.shape[1])
+    truth[decided_rows] = one_hot[torch.from_numpy(labels)[decided_rows]]
+    return Taught(labels, undecided, truth)
 
 
 @dataclass(frozen=True, eq=False)

@@ -339,7 +339,7 @@ class _Training:
     model: str
     fold: Tensor | None  # (N,), None for one run on all rows
     is_stacked: bool  # whether all folds train as one network
-    number: int  # of the first run, from which its seed is derived
+    first_run: int  # its number among the trainer's runs, from which its seed is derived
 
     @property
     def runs(self) -> int:
@@ -416,31 +416,34 @@ class Trainer:
         return training
 
     def _make_stack(
-        self, method: str, model: str, num_folds: int, number: int
+        self, spec: str, model: str, num_folds: int, run: int
     ) -> tuple[Method, FoldSettings, Stack] | None:
-        """The networks of all folds as one; None where method or model need runs of their own."""
-        parts = get_method(method, Task(self.data), self._settings(model))
-        if not is_foldable(parts):
+        """Return the method of a ``spec``, and the networks of all folds as one with their
+        settings; None where method or model need a run for each fold.
+
+        The seed is derived from ``run``, a number.
+        """
+        method = get_method(spec, Task(self.data), self._settings(model))
+        if not is_foldable(method):
             return None
-        settings = FoldSettings(
-            model, self.epochs, self.batch_size, _rate(model), seed=derive_seed(self.seed, number)
-        )
+        seed = derive_seed(self.seed, run)
+        settings = FoldSettings(model, self.epochs, self.batch_size, _rate(model), seed=seed)
         stack = make_members(
-            parts, settings, self.data.to(self.device).x, self.data.num_classes, num_folds
+            method, settings, self.data.to(self.device).x, self.data.num_classes, num_folds
         )
-        return None if stack is None else (parts, settings, stack)
+        return None if stack is None else (method, settings, stack)
 
     def together(self, training: _Training, truth: Tensor | None) -> Evidence:
         """Evidence from one stacked training of all folds."""
-        made = self._make_stack(training.method, training.model, training.runs, training.number)
+        made = self._make_stack(training.method, training.model, training.runs, training.first_run)
         assert made is not None
-        parts, settings, stack = made
+        method, settings, stack = made
         data = self.data.to(self.device)
         fold = torch.full((len(data),), -1) if training.fold is None else training.fold
         target = (self.learned if truth is None else truth).to(self.device)
         averages = train_folds(
             stack,
-            parts.loss.to(self.device),
+            method.loss.to(self.device),
             data,
             target.float() if target.dim() == 2 else target,
             fold.to(self.device),
@@ -489,13 +492,13 @@ class Trainer:
         )
 
     def _job(
-        self, data: NoisyData, training: _Training, extra: Sequence[Strategy], number: int = 0
+        self, data: NoisyData, training: _Training, extra: Sequence[Strategy], fold: int = 0
     ) -> Job:
         settings = self._settings(training.model)
         task = Task(data)
         base = get_method(training.method, task, settings)
         observed = replace(base, strategies=(*base.strategies, *extra))
-        seed = derive_seed(self.seed, training.number + number)
+        seed = derive_seed(self.seed, training.first_run + fold)
         return Job(task, observed, settings, seed, progress=self._count)
 
     def _count(self, epoch: int, step: int, steps: int, row: Any) -> None:

@@ -41,14 +41,15 @@ class RareClasses(FoundIssue):
         present = np.flatnonzero(counts)
         even = len(given) / max(1, len(present))
         limit = max(RARE * even, FEW)
+        # from the smallest class on, so that rare classes have the first bars
         shown = present[np.argsort(counts[present], kind="stable")][:MOST_BARS]
-        rare = shown[counts[shown] < limit]
+        num_rare = int((counts[shown] < limit).sum())
         is_complete = len(shown) == len(present)
         bars = Bars(
             "rows of each class" if is_complete else f"rows of the {MOST_BARS} smallest classes",
             [(data.classes[k], int(counts[k])) for k in shown.tolist()],
             "rows",
-            range(len(rare)),
+            range(num_rare),
         )
         findings = []
         for k in present[counts[present] < limit].tolist():

@@ -62,8 +62,8 @@ class Leakage(FoundIssue):
         ordered = sorted(shares, key=lambda name: -shares[name])[:10]
         bars = [(name, round(100 * max(shares[name], 0), 1)) for name in ordered]
         findings = []
-        for at, (name, share) in enumerate(shares.items()):
-            kind = identify(name, cells.iloc[:, at], data.row[cells.index])
+        for position, (name, share) in enumerate(shares.items()):
+            what_it_does = identify(name, cells.iloc[:, position], data.row[cells.index])
             if share >= LEAKING:
                 hits = frequent + share * (1 - frequent)
                 picture = None
@@ -74,8 +74,8 @@ class Leakage(FoundIssue):
                     f" the most frequent class {frequent:.1%} ({len(cells)} rows)."
                 )
                 findings.append(of_column(name, share, sentence, picture, is_used=name in used))
-            elif kind:
-                sentence = f"Column {name!r} {kind}: a model can only memorise it."
+            elif what_it_does:
+                sentence = f"Column {name!r} {what_it_does}: a model can only memorise it."
                 findings.append(of_column(name, 0.6, sentence))
         findings.sort(key=lambda one: (not one.details.get("is_used"), -one.score))
         return cls(tuple(findings), np.zeros(len(data), dtype=bool))
@@ -160,7 +160,7 @@ def share_predicted(code: Ints, given: Ints) -> float:
 
 
 def identify(name: str, column: Any, row: Ints) -> str:
-    """Return what a column does to the rows if it identifies them, "" if it does not."""
+    """Return what a column does if it identifies the rows, such as "numbers the rows", else ""."""
     if column.isna().any() or not column.is_unique:
         return ""
     if column.dtype.kind in "iuf":

@@ -141,23 +141,28 @@ class Design:
 
 
 def make_strata(wrong: Floats, given: Ints, num_classes: int) -> NDArray[np.int16]:
-    """Return the stratum of each row, (N,), by P(wrong) and for few classes by the given label;
-    worst rows first.
+    """Return the stratum of each row, (N,): rows of similar P(wrong), the worst ones first.
+
+    With few classes, rows of different given labels are in different strata. Each group of rows is
+    sorted by P(wrong) and cut into parts whose sums of √(p(1 − p)) are about equal.
     """
     p = np.clip(wrong, 0.004, 0.996)
     spread = np.sqrt(p * (1 - p))
     group = given if num_classes <= FEW_CLASSES else np.zeros_like(given)
     strata = np.empty(len(wrong), np.int16)
-    first = 0
-    for number in np.unique(group):
-        rows = np.flatnonzero(group == number)
+    num_strata = 0
+    for code in np.unique(group):
+        rows = np.flatnonzero(group == code)
         rows = rows[np.argsort(-wrong[rows], kind="stable")]
-        total = spread[rows].cumsum()
-        parts = max(1, round(STRATA * total[-1] / spread.sum()))
-        part = np.minimum(parts * (total - total[0]) // total[-1], parts - 1)
-        of_row = np.unique(part, return_inverse=True)[1]
-        strata[rows] = first + of_row
-        first += int(of_row.max()) + 1
+        cumulated = spread[rows].cumsum()
+        total = cumulated[-1]
+        num_parts = max(1, round(STRATA * total / spread.sum()))
+        before = cumulated - cumulated[0]  # 0 for the first row, less than the total for the last
+        part = np.minimum(num_parts * before // total, num_parts - 1)
+        # a part may have no rows; strata are numbered without gaps
+        stratum = np.unique(part, return_inverse=True)[1]
+        strata[rows] = num_strata + stratum
+        num_strata += int(stratum.max()) + 1
     return strata
 
 
