@@ -89,11 +89,14 @@ class TextRecords:
 
     def column(self, name: str) -> list[str]:
         """Return the cell of every record in one column, empty where a record is too short."""
-        k = self.header.index(name)
-        cells = [record[k] if k < len(record) else "" for _, record in self._walk()]
-        # each once: less memory
+        position = self.header.index(name)
+        cells = [record[position] if position < len(record) else "" for _, record in self._walk()]
+        if self.has_header:
+            del cells[0]
+        # _walk reads bytes as latin-1, whatever the encoding. Equal cells become one string, which
+        # saves memory.
         decoded = {cell: cell.encode("latin-1").decode(self.encoding) for cell in set(cells)}
-        return [decoded[cell] for cell in cells[self.has_header :]]
+        return [decoded[cell] for cell in cells]
 
     ids = values = column
 

@@ -351,6 +351,12 @@ def _check_features(features: str, source: Source, request: Request) -> None:
 
 
 def read_again(config: dict[str, Any], cache: PathLike | None = None) -> AuditData:
+    """Read the rows of an earlier audit from their source, with the options in its ``config``.
+
+    Args:
+        config: config.json of the audit.
+        cache: a folder where features of texts and pictures are kept.
+    """
     names = ["label", "text", "id", "group", "time", "trusted", "test", "labels", "embeddings"]
     names += ["features", "describe", "annotations", "consensus", "ignore", "annotators"]
     if config["data"] is None:

@@ -72,44 +72,49 @@ class Retraining:
     classes: tuple[str, ...]
     x: Floats32  # (N, D)
     given: Ints  # (N,), or 0 and 1 (N, K) of several labels per row
-    corrected: Ints  # the same
+    corrected: Ints  # the same, with merged classes
     held: Bools  # (N,) the test rows
     warning: str | None  # why their labels may be wrong
     excluded: Bools  # (N,) rows that are not trained on once they are excluded
     estimator: Any = None  # a scikit-learn classifier, in place of the method
     inputs: Any = None  # N rows for it
-    merged: Ints | None = None  # (K,) the class that each one becomes
+    merged: Ints | None = None  # (K,) the class that each class becomes
 
     def run(self, progress: EpochProgress | None = None) -> Comparison:
         """Train on the given and on the corrected labels; ``progress`` counts the epochs of both
         trainings.
         """
         held = self.held
-        trained = ~held & ~self.excluded
+        trained_after = ~held & ~self.excluded  # the first training has excluded rows, too
+        past = self.settings.epochs  # which the first training reports
+        # what each training predicts for the held-out rows
         before = self._merge(self._predict(self.given, ~held, 0, progress))
-        past = self.settings.epochs
-        after = self._merge(self._predict(self.corrected, trained, past, progress))
+        after = self._merge(self._predict(self.corrected, trained_after, past, progress))
         corrected = self.corrected[held]
         given = self._merge(self.given[held])
         right_before = _same(before, corrected)
         right_after = _same(after, corrected)
-        gain = right_after.astype(float) - right_before
-        spread = math.nan
-        if len(gain) > 1:
-            spread = 1.96 * float(gain.std(ddof=1)) / math.sqrt(len(gain))
-        has_several = given.ndim == 2
+        gains = right_after.astype(float) - right_before  # 1, 0 or −1 for each row
+        gain = float(gains.mean())
+        half_width = math.nan
+        if len(gains) > 1:
+            half_width = 1.96 * float(gains.std(ddof=1)) / math.sqrt(len(gains))
+        f1 = None
+        if given.ndim == 2:
+            f1 = (_micro_f1(before, corrected), _micro_f1(after, corrected))
+        is_changed = ~_same(self.given, self.corrected)
         return Comparison(
             method=self.method,
-            train_rows=int(trained.sum()),
-            changed=int((~_same(self.given, self.corrected))[~held].sum()),
+            train_rows=int(trained_after.sum()),
+            changed=int(is_changed[~held].sum()),
             held_rows=int(held.sum()),
             before=float(right_before.mean()),
             after=float(right_after.mean()),
-            interval=(float(gain.mean()) - spread, float(gain.mean()) + spread),
+            interval=(gain - half_width, gain + half_width),
             before_by_given=float(_same(before, given).mean()),
             after_by_given=float(_same(after, given).mean()),
             warning=self.warning,
-            f1=(_micro_f1(before, corrected), _micro_f1(after, corrected)) if has_several else None,
+            f1=f1,
         )
 
     def _merge(self, labels: Ints) -> Ints:

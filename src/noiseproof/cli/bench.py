@@ -263,7 +263,7 @@ def bench_status(
     from noiseproof.bench.results import holder
 
     if spec is None:
-        _need_table(
+        _refuse_without_table(
             only=only, seeds=seeds, precision=precision, epochs=epochs, left=left, data_dir=data_dir
         )
         return _show_counts("json" if as_json else "text", results)
@@ -426,7 +426,7 @@ def bench_table(
         raise ValueError(f"Expected a --format of text, csv, {', '.join(FORMATS)}, got {format!r}.")
     form = "json" if as_json else format
     if id is None:
-        _need_table(only=only, seeds=seeds, precision=precision, epochs=epochs)
+        _refuse_without_table(only=only, seeds=seeds, precision=precision, epochs=epochs)
         return _show_worst(worst, form) if worst else _show_counts(form, results)
     if worst:
         raise ValueError(f"Expected no table with --worst, which is about all of them, got {id!r}.")
@@ -438,7 +438,8 @@ def bench_table(
     return _show_paper_table(table, results, chosen, precision, epochs, form)
 
 
-def _need_table(**options: object) -> None:
+def _refuse_without_table(**options: object) -> None:
+    """Refuse ``options`` that choose among the cells of a table, where no table was named."""
     given = [f"--{name.replace('_', '-')}" for name, value in options.items() if value]
     if given:
         raise ValueError(

@@ -148,14 +148,16 @@ def data_show(
     check_foreign(foreign, noise)
     data = get_dataset(spec, data_dir)
     model = get_noise(noise, data_root(data_dir))
-    given = corrupt(data, model, generator=0, foreign=foreign_images(foreign, data_dir))
+    corrupted = corrupt(data, model, generator=0, foreign=foreign_images(foreign, data_dir))
     labels = None
-    if given.clean is not None and noise != "none":
-        labels = NoisyLabels(given.given, given.clean, data.num_classes, noise, model.nominal)
-    elif given.clean is not None and given.rate:  # the labels were noisy before
-        labels = NoisyLabels(given.given, given.clean, data.num_classes, data.name)
+    if corrupted.clean is not None and noise != "none":
+        labels = NoisyLabels(
+            corrupted.given, corrupted.clean, data.num_classes, noise, model.nominal
+        )
+    elif corrupted.clean is not None and corrupted.rate:  # the labels were noisy before
+        labels = NoisyLabels(corrupted.given, corrupted.clean, data.num_classes, data.name)
     parts = _parts(data)
-    classes = _classes(data.classes, given.given, labels)
+    classes = _classes(data.classes, corrupted.given, labels)
     if as_json:
         summary = labels and {
             "noise": labels.noise,

@@ -104,6 +104,7 @@ def _problem(name: str, version: str | None, wanted: str) -> str:
     remedy = f"; pip install '{name}{wanted}'"
     if version is None:
         return f"is missing{remedy}"
+    # Requirements have lower bounds alone (pyproject.toml), so that no version is too new.
     if not SpecifierSet(wanted).contains(version, prereleases=True):
         return f"too old{remedy}"
     return ""

@@ -113,12 +113,17 @@ class Context(Prepared):
         self.leading: list[str] = []  # columns of all snippets
         self.words: WordRanking | None = None
         self.nearby: Nearby | None = None
-        self.note: str | None = None
+        self.fault: str | None = None  # why there are no rows to compare with
 
     def id(self, row: int) -> str | None:
         """Return the id of an audited row, None for any other."""
         at = self.issues.position.get(row)
         return None if at is None else self.issues.id[at]
+
+    @property
+    def note(self) -> str | None:
+        """Return the sentence about the fault for the page, None where there is none."""
+        return None if self.fault is None else f"There are no rows to compare with: {self.fault}"
 
     # Preparing
 
@@ -128,7 +133,7 @@ class Context(Prepared):
             self._read_features()
         # readers raise many kinds of errors, and the review goes on without
         except Exception as error:
-            self.note = f"There are no rows to compare with: {error}"
+            self.fault = str(error)
 
     def _read_columns_and_words(self) -> None:
         columns = column_ranking(self.rows, self.issues)

@@ -159,8 +159,8 @@ class Projection(Prepared):
         self.context.start().join()
         if self.context.nearby is not None:
             return self.context.nearby.x, self.context.nearby.row
-        if self.context.note is not None:
-            raise ValueError(self.context.note.partition(": ")[2])
+        if self.context.fault is not None:
+            raise ValueError(self.context.fault)
         data = self.context.data
         if data is None:
             data = read_again(self.audit.config, cache_beside(self.audit.folder))

@@ -405,11 +405,11 @@ class Queue:
         if decision.decision == "note":
             return standing.notes.get(decision.row, "") == decision.note
         current = self.log.get(decision.row)
-        if current is not None and current[:6] == decision[:6]:
+        if current is not None and _is_repeated(current, decision):
             return True
+        # A second opinion stands next to the current decision.
         own = [one for one in standing.lines(decision.row) if one.reviewer == decision.reviewer]
-        # a second opinion
-        return bool(own) and own[-1].asked == "repeat" and own[-1][:6] == decision[:6]
+        return bool(own) and own[-1].asked == "repeat" and _is_repeated(own[-1], decision)
 
     def _add(self, lines: Sequence[Decision], batch: int | None = None) -> None:
         """Save decisions, several of them as one batch."""
@@ -418,6 +418,17 @@ class Queue:
         self.log.add_all([line._replace(batch=batch) for line in lines])
         for line in lines:
             self.people.count(line.row)
+
+
+def _is_repeated(earlier: Decision, later: Decision) -> bool:
+    """Return whether a reviewer decided the same on a row again, whatever the question was."""
+    as_earlier = later._replace(
+        asked=earlier.asked,
+        probability=earlier.probability,
+        batch=earlier.batch,
+        note=earlier.note,
+    )
+    return as_earlier == earlier
 
 
 def is_text(text: str) -> bool:

@@ -356,8 +356,9 @@ def align(data: AuditData, array: Array, name: str) -> Array:
 
 
 def _as_pictures(inputs: Tensor, finite: Bools, name: str) -> tuple[Tensor, list[str]]:
-    """Return numbers that may be pictures as bytes, all in the same range, if they are, and what to
-    say about that.
+    """Return ``inputs`` scaled to bytes if their shape is a picture's, else unchanged; and notes.
+
+    All pictures have the same scale. The notes tell the user how the numbers were read.
     """
     if min(inputs.shape[-2:]) < SMALLEST:
         return inputs, []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -38,6 +38,14 @@ DAY_AND_MONTH = r"^\s*(\d{1,2})[-/.](\d{1,2})[-/.]\d{2,4}(?!\d)"  # in this orde
 ROLES = ("label", "text", "id", "group", "time")
 Unusable = list[tuple[str, Bools]]  # reasons, and the rows (N,) each holds for
 Features = tuple[Floats32, list[str], Unusable]  # (N, D), notes, rows without features
+
+
+class OtherFeatures(NamedTuple):
+    """The features of a test set, as fields of ``OtherRows``."""
+
+    x: Floats32  # (T, D)
+    frame: Any = None  # columns to compare cell by cell
+    unlike: Ints | None = None  # (T,)
 
 
 class TableReader(Source):
@@ -151,7 +159,7 @@ class TableReader(Source):
             with readable(request.path):
                 columns = ParquetColumns.open(request.path)
             if columns is not None:
-                check_table(columns, str(request.path), self._verbatim[0], self.config["text"])
+                check_table(columns, str(request.path), self._label_column, self.config["text"])
                 if self.config["label"] is None or not columns.is_nested(self.config["label"]):
                     return columns
         self.as_given = self._read_table(request.data)
@@ -230,10 +238,20 @@ class TableReader(Source):
         return notes
 
     @property
+    def _given_columns(self) -> list[Any]:
+        """The columns of given labels; without one, the first annotator's, or None."""
+        return given_columns(self.config) or [next(iter(self.config["annotators"]), None)]
+
+    @property
+    def _label_column(self) -> Any:
+        """The first column of labels, None where the table has none."""
+        return self._given_columns[0]
+
+    @property
     def _verbatim(self) -> list[Any]:
         """Columns that are read as they are written; the first one has the labels."""
         config = self.config
-        first, *others = given_columns(self.config) or [next(iter(config["annotators"]), None)]
+        first, *others = self._given_columns
         return [
             first,
             config["text"],
@@ -263,8 +281,10 @@ class TableReader(Source):
         return [name for name in columns if name not in {*roles, *config["ignore"]}]
 
     def _with_trusted(self, trusted: Any) -> tuple[Frame, Ints]:
-        """Return the table with the rows of the table ``trusted``, if it is one, and row numbers,
-        −1 for those.
+        """Return the table, and a number for each row.
+
+        If ``trusted`` is a table, its rows follow, with −1 as their number. It may also be a column
+        or a .npy file, which are not read here.
         """
         row = np.arange(len(self.frame))
         is_path = isinstance(trusted, (str, os.PathLike)) and not str(trusted).lower().endswith(
@@ -279,7 +299,7 @@ class TableReader(Source):
                 f"Expected `trusted` to be a column, a table or a .npy file, got {str(trusted)!r}. "
                 f"The columns are {preview(columns, 20)}."
             )
-        if self._verbatim[0] is None:
+        if self._label_column is None:
             raise ValueError(
                 "Expected `label`, a column of the trusted table, too, got only `annotations`."
             )
@@ -301,7 +321,7 @@ class TableReader(Source):
         return both, np.concatenate([row, np.full(len(more), -1)])
 
     def _labels_in(self, frame: pd.DataFrame) -> set[str]:
-        words = {*as_words(frame[self.config["label"] or self._verbatim[0]])}
+        words = {*as_words(frame[self.config["label"] or self._label_column])}
         return {name for word in words for name in labels_in(word, self.config)}
 
     def _read_other(self, table: Any) -> pd.DataFrame:
@@ -343,7 +363,7 @@ class TableReader(Source):
 
     def read_test(self, test: Any, data: AuditData, request: Request) -> OtherRows:
         frame = self._read_other(test)
-        label = self.config["label"] or self._verbatim[0]
+        label = self.config["label"] or self._label_column
         text = self.config["text"]
         needed = [label, *(self._feature_columns() if text is None else [text])]
         if absent := [c for c in needed if c not in frame.columns]:
@@ -351,20 +371,21 @@ class TableReader(Source):
                 f"Expected the columns of the audited table in `test`, {preview(absent)} are not"
                 " there."
             )
-        x, compared, unlike = self._test_features(frame, data, request)
-        return OtherRows(x, data.labels.read(as_words(frame[label])), compared, unlike)
+        features = self._test_features(frame, data, request)
+        labels = data.labels.read(as_words(frame[label]))
+        return OtherRows(features.x, labels, features.frame, features.unlike)
 
     def _test_features(
         self, frame: pd.DataFrame, data: AuditData, request: Request
-    ) -> tuple[Floats32, Any, Ints | None]:
-        """Return features of a test set, what is compared column by column, and ``unlike``."""
+    ) -> OtherFeatures:
+        """Return the features of a test set."""
         if self.fitted is None:
             raise ValueError(
                 "Expected columns of the table as features with `test`, got embeddings or"
                 " predictions."
             )
         x = np.asarray(self.fitted.standardise_(self.fitted.encode(frame)).numpy())
-        return x, frame, self.fitted.unlike(frame)
+        return OtherFeatures(x, frame, self.fitted.unlike(frame))
 
 
 def _times(column: pd.Series[Any]) -> Floats:

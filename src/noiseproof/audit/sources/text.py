@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pandas as pd
 
 from noiseproof.audit.sources.base import SOURCES, AuditData, Request, note_features
 from noiseproof.audit.sources.table import TableSource
-from noiseproof.audit.sources.tablereader import Features, Unusable
+from noiseproof.audit.sources.tablereader import Features, OtherFeatures, Unusable
 from noiseproof.core.arrays import Bools, Ints
 from noiseproof.core.messages import preview
 from noiseproof.data.given import is_missing
@@ -36,7 +34,10 @@ class TextSource(TableSource):
         text = self.config["text"]
         return [(f"no text in {text!r}", is_missing(table[text]))]
 
-    def _test_features(self, frame: pd.DataFrame, data: AuditData, request: Request) -> Any:
+    def _test_features(
+        self, frame: pd.DataFrame, data: AuditData, request: Request
+    ) -> OtherFeatures:
+        """Encode the texts of a test set by an extractor fitted to the audited texts."""
         text = self.config["text"]
         if data.x is None or self.config["features"] is None:
             raise ValueError(
@@ -46,7 +47,7 @@ class TextSource(TableSource):
         rows = data.row[data.row >= 0]
         known = self.frame[text].iloc[rows].astype(str).tolist()
         fitted = extractor.fit(known, seed=request.seed)
-        return fitted.encode(frame[text].fillna("").astype(str).tolist()), None, None
+        return OtherFeatures(fitted.encode(frame[text].fillna("").astype(str).tolist()))
 
     def _features(
         self,
