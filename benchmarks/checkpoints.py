@@ -15,6 +15,7 @@ import argparse
 import json
 import os
 import tempfile
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from timing import against, interleave, quantiles, write_rows
 from torch import Tensor, nn
 
 from noiseproof.train.checkpoint import _put_tensors, _take_tensors, load, save
-from noiseproof.train.job import checksum, digest
+from noiseproof.train.job import digest
 
 HIDDEN, BAR, DIGEST_BAR = 2200, 1.5, 100.0
 
@@ -104,7 +105,10 @@ def main() -> None:
             row(f"write a {size}", interleave(writing, rounds=rounds, calls=1), BAR),
             row(f"read a {size}", interleave(reading, rounds=rounds, calls=1)),
         ]
-    hashing = {"before": lambda: checksum(images), "now": lambda: digest(images)}
+    hashing = {
+        "before": lambda: zlib.crc32(images[::50].numpy().tobytes()),
+        "now": lambda: digest(images),
+    }
     rows.append(
         row(
             "digest of 50 000 images of CIFAR; before: of 1 000 of them",

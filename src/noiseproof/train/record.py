@@ -231,13 +231,16 @@ class Record:
         run = self.run
         for rows, counts, outs in sweep(run, models=[model.trained for model in run.models]):
             label = run.labels(rows)
+            count = len(rows)
+            if run.processes.world_size > 1:  # one process does not wait for its device
+                count = int(run.processes.sum(counts.sum()))
             batch = Batch(
                 x=rows,  # which nothing reads
                 target=label,
                 given=run.data.given[rows],
                 rows=rows,
                 all_rows=rows,
-                count=int(run.processes.sum(counts.sum())),  # those that fill up are the last
+                count=count,  # those that fill up are the last
                 soft=label if label.is_floating_point() else None,
             )
             batch = replace(batch, all_rows=run.processes.gather(rows, batch))

@@ -231,7 +231,7 @@ def average_error_figure(start: Start) -> pd.DataFrame | None:
         counts = sorted({10, 100, 1000, start.num_classes})
         z = np.linspace(-4, 4, 65)
         density = np.exp(-(z**2) / 2) / math.sqrt(2 * math.pi)
-        name = "logits of an untrained network, N(0, 1²)"
+        name = "logits of an untrained network, N(0, 1)"
         below = pd.DataFrame({"logit": z, "density": -density, "logits": name})
     else:
         counts = [start.num_classes]
