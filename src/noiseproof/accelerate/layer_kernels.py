@@ -122,7 +122,9 @@ def _gather(x, image, h, w, u, side, H: constexpr, W: constexpr, C: constexpr):
     begin = ((image * H + h) * W + w) * C
     w = w * C
     shift = u * (W * C) + side
-    # no two numbers can be read at once: let the threads of a warp go along pixels, not columns
+    # u is the row of a patch, and side the place in this row, tap·C + channel: both of each column.
+    # With an odd C no two numbers can be read at once: let the threads of a warp go along pixels,
+    # not columns. The patches are then read as (columns, rows), and transposed at the end.
     if C % 2:
         row = h[None, :] + u[:, None]
         column = w[None, :] + side[:, None]
@@ -735,8 +737,8 @@ def _affine(
     BM: constexpr,
     BC: constexpr,
 ):
-    """x̂·weight + bias + shortcut, with ReLU; BACK: the gradient of x, weight/σ · (g − mean(g) −
-    x̂·mean(g·x̂)).
+    """x̂·weight + bias + shortcut, with ReLU; BACK: the gradient of x,
+    weight/σ · (g − mean(g) − x̂·mean(g·x̂)).
 
     The last rows come first: the kernel before has just read them, so that the second-level cache
     still has them.

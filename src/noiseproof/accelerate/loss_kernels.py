@@ -89,6 +89,9 @@ def _log_softmax(
     """log softmax of ``mean`` + Vε_R/τ + ``scale``·ε_K for sample s, (k, b), and ε_K; −∞ past the
     last class.
     """
+    # Two noises: `each` is ε_K, a number for each logit, and `across` is ε_R, a number for each
+    # factor, which moves the logits of all classes. `mean` and `scale` have been divided by τ
+    # (`_over_tau`), the factors have not.
     valid = _within(k, K, b, rows)
     noise = _read(_noise(each, k[:, None], s, b[None, :], rows, samples, SHARED=SHARED), valid)
     logits = noise * scale + mean

@@ -231,16 +231,17 @@ class RunStack:
         log.info("%d runs are stacked into one network", len(runs))
 
     def _widest(self) -> int:
-        """Channels of convolutions that are stacked at most: more where that was measured to pay,
-        in full stacks.
+        """Return how many channels stacked convolutions have at most.
+
+        There are more for images of some sizes, in 16-bit precision and full stacks, where that was
+        measured to pay.
         """
         run = self.members[0].run
         is_full = len(self.members) >= STACK_SIZE or self.members[0].was_stacked
-        is_reduced = "16" in str(run.fabric._precision.precision)
+        is_16_bit = "16" in str(run.fabric._precision.precision)  # such as bf16-mixed
+        # without the sides of images, `hopper.widest` gives what holds everywhere else
         sides = (
-            run.data.x.shape[2:]
-            if isinstance(run.data.x, Tensor) and is_reduced and is_full
-            else ()
+            run.data.x.shape[2:] if isinstance(run.data.x, Tensor) and is_16_bit and is_full else ()
         )
         return hopper.widest(next(run.models[0].plain.parameters()), sides)
 

@@ -280,8 +280,8 @@ def first_seeds(runs: Runs) -> Subjects[RunFolder]:
 
 
 def each(runs: Runs, make: Callable[[RunFolder], T], *, needs: str = "") -> Subjects[T]:
-    """``make(run)`` of every run that has the data for it; the note names the others and what they
-    lack.
+    """Return ``make(run)`` of every run that has the data for it; the note names the others and
+    what they lack.
 
     If no run has it and ``needs`` says what does, raises :class:`Needs` with both.
     """
@@ -304,7 +304,9 @@ def each(runs: Runs, make: Callable[[RunFolder], T], *, needs: str = "") -> Subj
 def stack(
     tables: Mapping[Any, pd.DataFrame], column: str = "method", *, needs: str = ""
 ) -> pd.DataFrame:
-    """Tables as one, with their names in ``column``; raises :class:`Needs` if there are none."""
+    """Return the tables as one, with their names in ``column``; raise :class:`Needs` if there are
+    none.
+    """
     if not tables:
         raise Needs(needs)
     table: pd.DataFrame = (
@@ -316,7 +318,7 @@ def stack(
 def histogram(
     values: NDArray[Any], groups: Mapping[str, NDArray[Any]], edges: NDArray[Any], name: str
 ) -> pd.DataFrame:
-    """Counts and densities of the finite ``values`` (N,) in each group (N,) of rows.
+    """Return counts and densities of the finite ``values`` (N,) in each group (N,) of rows.
 
     Returns ``labels`` (the group), ``name`` (the middle of a bin), ``low``, ``high``, ``samples``
     and ``density``, whose integral is one in each group.

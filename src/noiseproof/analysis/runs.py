@@ -132,7 +132,7 @@ class RunFolder:
         return tuple(sorted(recorded & set(self.rows["epoch"].tolist())))
 
     def samples(self, epoch: int) -> dict[str, Array]:
-        """``margin``, ``prediction``, ``weight``, ``pull`` of all training rows in an epoch.
+        """Return ``margin``, ``prediction``, ``weight``, ``pull`` of all training rows in an epoch.
 
         With NAL also ``trust``, with LN and Het ``variance``.
 
@@ -303,7 +303,9 @@ class RunFolder:
         return rows.x  # type: ignore[no-any-return]
 
     def log_probs(self, part: Part = "test") -> Array:
-        """Log-probabilities (N, K) of the rows of a part, not augmented, averaged over models."""
+        """Return log-probabilities (N, K) of the rows of a part, not augmented, averaged over
+        models.
+        """
         return predict_log_probs(self._result.run, self.inputs(part)).numpy()
 
 
@@ -468,7 +470,7 @@ def _read(path: Path) -> dict[str, Tensor]:
 
 
 def seeds_of(runs: Runs) -> dict[str, list[RunFolder]]:
-    """Runs that differ only in their seed as groups, by their common name."""
+    """Return runs that differ only in their seed as groups, by their common name."""
     groups: dict[str, tuple[str, list[RunFolder]]] = {}
     for name, run in runs.items():
         key = run.alike()

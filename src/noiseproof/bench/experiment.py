@@ -190,7 +190,7 @@ class Experiment:
         return replace(plain, seed=self.seed_of_noise, noise_seed=None)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, which ``from_dict`` reads."""
+        """Return plain values, which ``from_dict`` reads."""
         return asdict(self)
 
     @classmethod
@@ -259,8 +259,8 @@ def _contents(experiment: Experiment) -> Iterator[str]:
 
 
 def _paths(registry: Registry[Any], spec: str) -> list[Path]:
-    """Possible files: the parameters ``PATHS`` of built-in names, every word, given or default, of
-    plug-ins.
+    """Return possible files: the parameters ``PATHS`` of built-in names, every word, given or
+    default, of plug-ins.
     """
     try:
         name, params = _parsed(spec)
@@ -339,8 +339,8 @@ def foreign_images(spec: str | None, data_dir: PathLike | None = None) -> Tensor
 def with_data(
     experiments: Sequence[Experiment], data_dir: PathLike | None = None
 ) -> tuple[list[Experiment], dict[str, str]]:
-    """Experiments without those on data that its owners send on request and that is not there, and
-    how to get it.
+    """Return experiments without those on data that its owners send on request and that is not
+    there, and how to get it.
 
     Raises:
         FileNotFoundError: if none is left.

@@ -208,7 +208,7 @@ class Counts:
 
 
 def count_cells(table: PaperTable, reruns: Sequence[CellComparison] | None = None) -> Counts:
-    """Counts of the cells of ``table``, from ``reruns`` where they are known already.
+    """Return counts of the cells of ``table``, from ``reruns`` where they are known already.
 
     >>> counts = count_cells(load_table("ln-table1").only("mnist"))
     >>> counts.published, counts.runnable, counts.rerun, counts.within
@@ -230,5 +230,5 @@ def count_cells(table: PaperTable, reruns: Sequence[CellComparison] | None = Non
 
 
 def count_all() -> dict[str, Counts]:
-    """``count_cells`` of every table, by its id."""
+    """Return ``count_cells`` of every table, by its id."""
     return {id: count_cells(load_table(id)) for id in list_tables()}

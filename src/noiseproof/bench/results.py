@@ -243,7 +243,7 @@ def gpu(accelerator: str = "auto") -> str | None:
 
 
 def status(experiments: Iterable[Experiment], folder: str | Path) -> dict[Experiment, str]:
-    """``done``, ``failed``, ``running``, ``interrupted`` (it can resume) or ``to do``.
+    """Return ``done``, ``failed``, ``running``, ``interrupted`` (it can resume) or ``to do``.
 
     Each run appears once, in its first spelling.
     """

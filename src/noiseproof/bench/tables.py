@@ -127,7 +127,7 @@ class Cell:
         return {name.casefold() for name in names if name}
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
+        """Return plain values, for JSON."""
         published = self.published
         return {
             "block": self.block,
@@ -325,7 +325,7 @@ class CellComparison:
         return list(dict.fromkeys(session["commit"] for session in self.made_by))
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values of the runs, for JSON."""
+        """Return plain values of the runs, for JSON."""
         runs = dict(vars(self))
         del runs["cell"]
         return {"epochs": self.cell.epochs, **runs}

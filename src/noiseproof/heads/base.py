@@ -44,7 +44,7 @@ HEADS: Registry[Head] = Registry("head", returns=Head)
 
 
 def head_for(fields: frozenset[str]) -> str:
-    """The head that gives ``fields``, and the fewest others.
+    """Return the head that gives ``fields``, and the fewest others.
 
     Among several, it is the one registered first, so not a plug-in's.
 

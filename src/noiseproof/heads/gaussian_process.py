@@ -89,12 +89,12 @@ class GaussianProcessClassifier:
         return self
 
     def log_marginal_likelihood(self) -> float:
-        """log p(Y | X): the log density of the log-odds of the labels."""
+        """Return log p(Y | X): the log density of the log-odds of the labels."""
         return _log_density(self.factor, self.white)
 
     def posterior(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean (M, D) of the logits, and their variance (M,), which is the same for all logits of a
-        row.
+        """Return the mean (M, D) of the logits, and their variance (M,), which is the same for all
+        logits of a row.
         """
         x = check_tensor("x", x).flatten(1).double()
         across = _kernel(_squared_distance(self.x, x), self.length_scale, self.signal)  # (N, M)
@@ -102,7 +102,7 @@ class GaussianProcessClassifier:
         return across.T @ self.solved, (self.signal - explained).clamp_min(0)
 
     def predict_proba(self, x: Tensor) -> Tensor:
-        """E softmax(f(x)) over the posterior, (M, K), without the dummy class."""
+        """Return E softmax(f(x)) over the posterior, (M, K), without the dummy class."""
         mean, variance = self.posterior(x)
         std = variance.sqrt()[:, None].expand_as(mean)
         if not self.dummy:  # the log-odds are relative to the last class
@@ -127,7 +127,7 @@ class GaussianProcessClassifier:
             raise ValueError("Expected finite inputs, got NaN or infinity. Impute missing values.")
 
     def _maximise(self, squared: Tensor, targets: Tensor) -> tuple[float, float, float]:
-        """ℓ, s² and σ².
+        """Return ℓ, s² and σ².
 
         Those that are not given maximise the marginal likelihood, by L-BFGS in their logarithms.
         """
@@ -164,8 +164,8 @@ class GaussianProcessClassifier:
 
 
 def log_odds(y: Tensor, num_classes: int | None, t: float, dummy: bool) -> Tensor:
-    """S_C⁻¹((1 − t)·q + t·u) of classes (N,) or distributions (N, K): log-odds relative to the last
-    one.
+    """Return S_C⁻¹((1 − t)·q + t·u) of classes (N,) or distributions (N, K): log-odds relative to
+    the last one.
     """
     if y.dim() == 1:
         if y.is_floating_point() or y.is_complex():
@@ -187,8 +187,8 @@ def log_odds(y: Tensor, num_classes: int | None, t: float, dummy: bool) -> Tenso
 def log_marginal_likelihood(
     squared: Tensor, targets: Tensor, length_scale: float, signal: float, noise: float
 ) -> tuple[float, Tensor]:
-    """log N(Y; 0, k + σ²I) summed over the columns of Y, (N, D), and its gradient in log ℓ, log s²
-    and log σ².
+    """Return log N(Y; 0, k + σ²I) summed over the columns of Y, (N, D), and its gradient in log ℓ,
+    log s² and log σ².
 
     With A = k + σ²I and α = A⁻¹Y the derivative is ½·tr((ααᵀ − D·A⁻¹)·∂A) (Rasmussen & Williams
     2006, Eq. 5.9).
@@ -206,7 +206,8 @@ def log_marginal_likelihood(
 
 
 def mean_softmax(mean: Tensor, std: Tensor) -> Tensor:
-    """E softmax(u) of independent u_k ~ N(mean_k, std_k²), all (M, K), by quadrature to about 1e-8.
+    """Return E softmax(u) of independent u_k ~ N(mean_k, std_k²), all (M, K), by quadrature to
+    about 1e-8.
 
     softmax_k(u) is the chance that u_k + G_k is the largest, with G_k independent standard Gumbel.
     So its mean is ∫ F_k′(x)·Π_{j≠k} F_j(x) dx with F_k(x) = E exp(−e^(u_k − x)): two nested sums
@@ -240,7 +241,9 @@ def mean_softmax(mean: Tensor, std: Tensor) -> Tensor:
 
 
 def _squared_distance(x: Tensor, other: Tensor) -> Tensor:
-    """‖x_i − x′_j‖² from differences: a form by products cancels for close inputs far from zero."""
+    """Return ‖x_i − x′_j‖² from differences: a form by products cancels for close inputs far from
+    zero.
+    """
     return torch.cdist(x, other, compute_mode="donot_use_mm_for_euclid_dist").square_()
 
 
@@ -249,7 +252,7 @@ def _kernel(squared: Tensor, length_scale: float, signal: float) -> Tensor:
 
 
 def _whiten(kernel: Tensor, targets: Tensor, diagonal: float) -> tuple[Tensor, Tensor]:
-    """The Cholesky factor L of k + diagonal·I, (N, N), and L⁻¹Y, (N, D)."""
+    """Return the Cholesky factor L of k + diagonal·I, (N, N), and L⁻¹Y, (N, D)."""
     noisy = kernel.clone()
     noisy.diagonal().add_(diagonal)
     factor = torch.linalg.cholesky(noisy)

@@ -33,8 +33,8 @@ class NoiseAttention(Loss):
     explain itself.
 
     L = −Σ_k q_k log m_k − λ log τ with the mix m = τ·p + (1 − τ)·q of prediction and target (NAL
-    paper, Eq. 1); τ = σ(a), and ``Output.attention`` is a. For a class label m_y = σ(Δ′), Δ′ =
-    log(e^Δ + (1 + e^Δ)·e^(−a)).
+    paper, Eq. 1); τ = σ(a), and ``Output.attention`` is a. For a class label m_y = σ(Δ′),
+    Δ′ = log(e^Δ + (1 + e^Δ)·e^(−a)).
 
     Args:
         lam: λ, what turning away from a label costs.
@@ -87,25 +87,39 @@ class NoiseAttention(Loss):
         if self.warmup and self.training:
             attention = torch.where(self._attends, attention, FULL)
         if target.dim() == 1 and self.floor == 0:
-            delta = margin(logits, countable(target, self.ignore_index))
-            mixed = torch.logaddexp(delta, -F.logsigmoid(-delta) - attention)  # Δ′
-            value = -F.logsigmoid(mixed)
-            reverse = -math.log(REVERSE_FLOOR) * torch.sigmoid(-mixed)
+            value, reverse = self._of_classes(logits, attention, target)
         else:
-            check_not_negative(self.name, target)
-            q = one_hot(target, logits, self.ignore_index)
-            q = q.clamp_min(self.floor) if self.floor else q
-            predicted = F.log_softmax(logits, 1) + F.logsigmoid(attention)[:, None]  # log τ·p
-            # log (1 − τ)·q
-            given = torch.where(q > 0, q, 1).log() + F.logsigmoid(-attention)[:, None]
-            # log m; q = 0 leaves no NaN behind
-            mix = torch.where(q > 0, torch.logaddexp(predicted, given), predicted)
-            value = -(q * mix).sum(1)
-            reverse = -(mix.exp() * q.clamp_min(REVERSE_FLOOR).log()).sum(1)
+            value, reverse = self._of_distributions(logits, attention, target)
         value = torch.sub(value, F.logsigmoid(attention), alpha=self.lam)
         if self.beta:
             value = torch.add(value, reverse, alpha=self.beta)
         return weigh_rows(value, target, self.weight)
+
+    def _of_classes(
+        self, logits: Tensor, attention: Tensor, target: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return −log m_y and the reverse term for class labels, from the margin Δ′."""
+        delta = margin(logits, countable(target, self.ignore_index))
+        mixed_margin = torch.logaddexp(delta, -F.logsigmoid(-delta) - attention)  # Δ′
+        value = -F.logsigmoid(mixed_margin)
+        missed = torch.sigmoid(-mixed_margin)  # 1 − m_y, where q_k = 0
+        return value, -math.log(REVERSE_FLOOR) * missed
+
+    def _of_distributions(
+        self, logits: Tensor, attention: Tensor, target: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return −Σ_k q_k log m_k and the reverse term for any target, from the whole mix m."""
+        check_not_negative(self.name, target)
+        q = one_hot(target, logits, self.ignore_index)
+        q = q.clamp_min(self.floor) if self.floor else q
+        log_predicted = F.log_softmax(logits, 1) + F.logsigmoid(attention)[:, None]  # log τ·p
+        # log (1 − τ)·q; a zero q counts as one here and is passed over in the mix, so that it
+        # leaves no NaN behind
+        log_given = torch.where(q > 0, q, 1).log() + F.logsigmoid(-attention)[:, None]
+        log_mix = torch.where(q > 0, torch.logaddexp(log_predicted, log_given), log_predicted)
+        value = -(q * log_mix).sum(1)
+        reverse = -(log_mix.exp() * q.clamp_min(REVERSE_FLOOR).log()).sum(1)
+        return value, reverse
 
 
 @register("elr")
@@ -159,10 +173,10 @@ class OverParameterised(Loss):
     """Cross entropy of a prediction with a learned noise of each label added (Liu et al. 2022,
     SOP).
 
-    L = −Σ_k t_k log φ(p + s)_k + ‖onehot(argmax p) + s − t‖² with the noise s = u² ⊙ y − v² ⊙ (1 −
-    y), whose two parts are ``Output.noise``, and φ(a)_k = max(a_k, floor) / Σ_i max(a_i, floor).
-    The model and u learn from the first term, v from the second alone (section 3.2). Where noise
-    explains a label, the model need not.
+    L = −Σ_k t_k log φ(p + s)_k + ‖onehot(argmax p) + s − t‖² with the noise
+    s = u² ⊙ y − v² ⊙ (1 − y), whose two parts are ``Output.noise``, and
+    φ(a)_k = max(a_k, floor) / Σ_i max(a_i, floor). The model and u learn from the first term, v
+    from the second alone (section 3.2). Where noise explains a label, the model need not.
 
     Args:
         floor: the smallest value before φ normalises; 1e-4 in the released code.

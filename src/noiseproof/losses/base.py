@@ -108,15 +108,15 @@ class Loss(nn.Module):
         self.exact = check_flag("exact", exact)
 
     def value(self, y: LabelProb) -> Tensor:
-        """The loss of a label as a function of its probability: all that a new loss writes."""
+        """Return the loss of a label from its probability: all that a new loss writes."""
         raise NotImplementedError
 
     def evaluate(self, y: LabelProb) -> Tensor:
-        """``value`` with its gradient."""
+        """Return ``value`` with its gradient."""
         return _of_each_row(self, self.value(y), y)
 
     def scores(self, out: Output) -> Tensor:
-        """Class scores (B, K) whose softmax is the predicted distribution.
+        """Return class scores (B, K) whose softmax is the predicted distribution.
 
         Accuracy and margins use them.
         """
@@ -124,22 +124,22 @@ class Loss(nn.Module):
         return inner[0].scores(out) if inner else out.logits
 
     def probabilities(self, out: Output) -> Tensor:
-        """The predicted probability of each class, (B, K)."""
+        """Return the predicted probability of each class, (B, K)."""
         return self.scores(out).softmax(1)
 
     def variance(self, out: Output) -> Tensor | None:
-        """The variances (B, D) of the logits that the head predicts.
+        """Return the variances (B, D) of the logits that the head predicts.
 
         It is None where it predicts none.
         """
         return next((part.variance(out) for part in predictors(self) if part is not self), None)
 
     def num_outputs(self, num_classes: int) -> int:
-        """Number of columns of logits that a head must return."""
+        """Return the number of columns of logits that a head must return."""
         return num_classes - self.implied
 
     def sample_weight(self, margin: Tensor) -> Tensor:
-        """Implicit curriculum w(Δ) = −dl/dΔ (curriculum paper, Eq. 1)."""
+        """Return the implicit curriculum w(Δ) = −dl/dΔ (curriculum paper, Eq. 1)."""
         raise TypeError(
             f"`{self}` depends on the other classes too, so it has no weight as a function of the"
             " margin alone. Use average_error(loss, z, num_classes) for its gradient at"
@@ -163,7 +163,7 @@ class Loss(nn.Module):
         return float(weight[best])
 
     def per_sample(self, out: Output, target: Tensor) -> Tensor:
-        """The loss of each row, (B,), before class weights, sample weights and reduction."""
+        """Return the loss of each row, (B,), before class weights, sample weights and reduction."""
         logits = out.logits
         hard = target.dim() == 1
         log_p: Tensor | None = None
@@ -187,7 +187,7 @@ class Loss(nn.Module):
         return value if hard else over_classes(value, target, self.weight)
 
     def expected(self, out: Output, shares: Tensor) -> Tensor:
-        """Σ_k s_k·L(z, k) of each row, (B,): the mean over labels that have the ``shares`` s
+        """Return Σ_k s_k·L(z, k) of each row, (B,): the mean over labels that have the ``shares`` s
         (K,).
         """
         rows = len(out.logits)
@@ -202,7 +202,7 @@ class Loss(nn.Module):
     def forward(
         self, out: Output | Tensor, target: Tensor, sample_weight: Tensor | None = None
     ) -> Tensor:
-        """Loss of ``out`` (logits (B, K), or a head's output) against ``target``.
+        """Return the loss of ``out`` (logits (B, K), or a head's output) against ``target``.
 
         As in ``torch.nn.CrossEntropyLoss``, logits may be (B, K, …) with targets (B, …) or (B, K,
         …): each place is a row. Labels of other integer types are taken as int64. ``sample_weight``
@@ -316,13 +316,13 @@ class Loss(nn.Module):
         return stored_parameters(self, names)
 
     def with_hyperparameters(self, **changes: Any) -> Loss:
-        """The same loss with some hyperparameters replaced."""
+        """Return the same loss with some hyperparameters replaced."""
         options = {name: getattr(self, name) for name in OPTIONS}
         return type(self)(**{**self.hyperparameters, **changes}, **options)
 
     def __str__(self) -> str:
-        """The spec of this loss: ``get_loss(str(loss))`` builds it again, up to weight, reduction
-        and the like.
+        """Return the spec of this loss: ``get_loss(str(loss))`` builds it again, up to weight,
+        reduction and the like.
         """
         given = {name: value for name, value in self.hyperparameters.items() if value is not None}
         return format_call(self.name or type(self).__name__, given)
@@ -354,7 +354,7 @@ class MarginLoss(Loss):
         cls._closed = cls.slope is not MarginLoss.slope
 
     def slope(self, y: LabelProb) -> Tensor:
-        """dl/dnll = −p·dl/dp."""
+        """Return dl/dnll = −p·dl/dp."""
         raise NotImplementedError
 
     def evaluate(self, y: LabelProb) -> Tensor:
@@ -421,7 +421,7 @@ class WeightedSum(Loss):
         return _weighted(self.scales, [loss.sample_weight(margin) for _, loss in self.terms])
 
     def _named_terms(self) -> list[tuple[str, float, Loss]]:
-        """The terms with the names of their losses, ``agce#2`` for the second of the same."""
+        """Return the terms with the names of their losses, ``agce#2`` for a second ``agce``."""
         named: list[tuple[str, float, Loss]] = []
         seen: Counter[str] = Counter()
         for scale, loss in self.terms:
@@ -462,12 +462,12 @@ class WeightedSum(Loss):
 
 
 def terms_of(loss: Loss) -> list[tuple[float, Loss]]:
-    """The weighted terms of a sum, or the loss itself."""
+    """Return the weighted terms of a sum, or the loss itself."""
     return loss.terms if isinstance(loss, WeightedSum) else [(1.0, loss)]
 
 
 def shared_options(losses: Sequence[Loss]) -> dict[str, Any]:
-    """The options of a sum, on which its terms have to agree."""
+    """Return the options of a sum, on which its terms have to agree."""
     first = {name: getattr(losses[0], name) for name in OPTIONS if name != "exact"}
     for other in losses[1:]:
         for name, value in first.items():
@@ -496,12 +496,12 @@ def _check_places(loss: Loss, logits: Tensor) -> None:
 
 
 def parts_of(loss: Loss) -> list[Loss]:
-    """The losses inside ``loss``."""
+    """Return the losses inside ``loss``."""
     return [part for part in loss.modules() if isinstance(part, Loss) and part is not loss]
 
 
 def predictors(loss: Loss) -> list[Loss]:
-    """``loss`` and the losses inside it whose scores are not the logits."""
+    """Return ``loss`` and the losses inside it whose scores are not the logits."""
     return [part for part in (loss, *parts_of(loss)) if type(part).scores is not Loss.scores]
 
 
@@ -535,7 +535,7 @@ def _check_together(losses: Sequence[Loss]) -> None:
 
 
 def adopt(loss: Loss, ignore_index: int, weight: Tensor | None = None) -> Loss:
-    """``loss`` as a part of another, which decides what is ignored and how classes weigh.
+    """Return ``loss`` as a part of another, which decides what is ignored and how classes weigh.
 
     A copy where they differ.
     """

@@ -15,12 +15,13 @@ from noiseproof.losses.rows import check_not_negative, countable, value_dtype, w
 
 
 def tempered_log(x_log: Tensor, t: float) -> Tensor:
-    """log_t x = (x^(1−t) − 1)/(1 − t), from log x."""
+    """Return log_t x = (x^(1−t) − 1)/(1 − t), from log x."""
     return x_log if t == 1 else torch.expm1((1 - t) * x_log) / (1 - t)
 
 
 def tempered_log_softmax(logits: Tensor, t: float) -> Tensor:
-    """log p with p_i = exp_t(z_i − λ) and Σ p_i = 1, where exp_t(x) = [1 + (1 − t)x]_+^(1/(1−t)).
+    """Return log p with p_i = exp_t(z_i − λ) and Σ p_i = 1, where
+    exp_t(x) = [1 + (1 − t)x]_+^(1/(1−t)).
 
     λ is found by Newton's method on (Σ p)^(1−t), which is concave (t > 1) or convex (t < 1) in λ
     and nearly straight, so that a handful of steps suffice.
@@ -53,9 +54,9 @@ def tempered_log_softmax(logits: Tensor, t: float) -> Tensor:
 
 
 def _power(log_p: Tensor, exponent: float) -> Tensor:
-    """p^exponent.
+    """Return p^exponent, and zero outside the support.
 
-    Zero outside the support, where moving a logit changes nothing whatever the exponent.
+    There p = 0, and moving a logit changes nothing, whatever the exponent.
     """
     return torch.where(log_p > -torch.inf, (exponent * log_p).exp(), 0)
 
@@ -90,12 +91,16 @@ class _BiTempered(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         target, log_p = ctx.saved_tensors
-        error = ((1 + ctx.t2 - ctx.t1) * log_p).exp()  # (p − y)·p^(t2−t1), y comes off below
+        # (p − y)·p^(t2−t1), in two parts. In the part of p a plain power does: with t1 < 1 + t2 its
+        # exponent is positive and p = 0 gives 0. The exponent of y's part may be zero or negative:
+        # there `_power` takes 0 for p = 0.
+        exponent = ctx.t2 - ctx.t1
+        error = ((1 + ctx.t2 - ctx.t1) * log_p).exp()
         if target.dim() == 1:
             label = target[:, None]
-            error = error.scatter_add(1, label, -_power(log_p.gather(1, label), ctx.t2 - ctx.t1))
+            error = error.scatter_add(1, label, -_power(log_p.gather(1, label), exponent))
         else:
-            error = error - target * _power(log_p, ctx.t2 - ctx.t1)
+            error = error - target * _power(log_p, exponent)
         escort = (ctx.t2 * log_p).exp()
         escort = escort / escort.sum(1, keepdim=True)
         return grad[:, None] * (error - escort * error.sum(1, keepdim=True)), None, None, None
@@ -126,7 +131,7 @@ class BiTempered(Loss):
         self.t2 = check_number("t2", t2, "(0, inf)")
 
     def scores(self, out: Output) -> Tensor:
-        """log p of the tempered softmax, (B, K)."""
+        """Return log p of the tempered softmax, (B, K)."""
         return tempered_log_softmax(out.logits.to(wide(out.logits.dtype)), self.t2)
 
     def per_sample(self, out: Output, target: Tensor) -> Tensor:

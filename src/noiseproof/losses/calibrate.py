@@ -55,7 +55,7 @@ def calibrate(
     sigma: float = 1.0,
     check: bool = True,
 ) -> Calibration:
-    """Hyperparameters for ``num_classes`` that keep the initial error a loss has with ``like``
+    """Find hyperparameters for ``num_classes`` that keep the initial error of a loss with ``like``
     classes.
 
     Solves ⟨δ_k⟩(0; θ', K') = ⟨δ_k⟩(0; θ, K) for the nearest θ' (bias paper, section 3.3 and
@@ -92,7 +92,11 @@ def calibrate(
 
 
 class _Search:
-    """A loss, and what its error and its verdict are with other hyperparameters."""
+    """A loss, and what its error and its verdict are with other hyperparameters.
+
+    The error to keep is the one that the loss has with ``like`` classes; the hyperparameters are
+    for ``num_classes`` classes. ``sigma`` is the standard deviation of the logits at the start.
+    """
 
     def __init__(self, loss: Loss, num_classes: int, like: int, sigma: float) -> None:
         self.loss = loss
@@ -100,17 +104,18 @@ class _Search:
         self.like = like
         self.sigma = sigma
         self.weights = MeanWeights(num_classes, None, sigma)
-        # the terms of a sum that stay as they are keep their identity
+        # Losses are hashed as objects. A sum with other hyperparameters keeps the objects of the
+        # terms that did not change, so their errors are computed once.
         self.term_error = functools.cache(mean_error)
 
     def error(self, loss: Loss, num_classes: int | None = None) -> float:
-        """⟨δ_k⟩(0), at ``num_classes`` if no others are given."""
+        """Return ⟨δ_k⟩(0), at ``num_classes`` if no others are given."""
         K = num_classes or self.num_classes
         terms = terms_of(loss)
         return sum(scale * self.term_error(term, 0.0, K, self.sigma) for scale, term in terms)
 
     def target(self) -> float:
-        """The error to keep."""
+        """Return the error to keep."""
         return self.error(self.loss, self.like)
 
     def learns(self, loss: Loss) -> bool:
@@ -124,7 +129,7 @@ class _Search:
 
 
 def _solved(search: _Search, names: Sequence[str], grid: Sequence[float] | None) -> Calibration:
-    """The solution of the equation, or a curve of them."""
+    """Return the solution of the equation, or a curve of them."""
     loss = search.loss
     if not names:
         raise NoSolution(f"`{loss}` has no real-valued hyperparameter to change.")
@@ -141,8 +146,8 @@ def _solved(search: _Search, names: Sequence[str], grid: Sequence[float] | None)
 
 
 def _learning(search: _Search, names: Sequence[str], grid: Sequence[float] | None) -> Calibration:
-    """The solution where it learns by ``losses.verdict``, else the loss as it is or the nearest
-    value that does.
+    """Return the solution where it learns by ``losses.verdict``, else the loss as it is or the
+    nearest value that does.
     """
     loss = search.loss
     K = search.num_classes
@@ -191,7 +196,8 @@ def _advice(search: _Search) -> str:
 
 
 def _nearest(search: _Search, name: str) -> Loss | None:
-    """The loss that learns with the error nearest to the target, by another value of ``name``.
+    """Return the loss that learns with the error nearest to the target, by another value of
+    ``name``.
 
     It is None if no value tried learns.
     """
@@ -223,7 +229,7 @@ def _nearest(search: _Search, name: str) -> Loss | None:
 def _furthest(
     holds: Callable[[float], bool], inside: float, outside: float, halvings: int
 ) -> float:
-    """The furthest number from ``inside`` to ``outside`` for which a condition holds."""
+    """Return the furthest number from ``inside`` to ``outside`` for which a condition holds."""
     for _ in range(halvings):
         middle = (inside + outside) / 2
         if holds(middle):
@@ -303,7 +309,7 @@ def remargin_for(
     tau: float | None = None,
     sigma: float = 1.0,
 ) -> Remargin:
-    """The loss whose mean margin at initialisation is −τ, by default as of 10 classes.
+    """Return the loss whose mean margin at initialisation is −τ, by default as of 10 classes.
 
     It is ``TauShift`` or ``TauScale``.
     """
@@ -313,7 +319,7 @@ def remargin_for(
 
 
 def _free_names(loss: Loss, free: str | tuple[str, str] | None) -> list[str]:
-    """The hyperparameters to solve for; whole numbers and nested losses can't be."""
+    """Return the hyperparameters to solve for; whole numbers and nested losses can't be."""
     known = [name for name, value in loss.hyperparameters.items() if isinstance(value, float)]
     listing = ", ".join(known) or "none"
     if not free and len(known) > 1:
@@ -337,7 +343,7 @@ def _changed(loss: Loss, **params: float) -> Loss:
 def _curve(
     search: _Search, names: Sequence[str], grid: Sequence[float], target: float
 ) -> tuple[dict[str, float], ...]:
-    """The solutions of the second of two ``names`` for the values of the first in ``grid``."""
+    """Return the solutions of the second of two ``names`` for values ``grid`` of the first."""
     first, second = names
     near = search.loss
     curve = []
@@ -385,22 +391,22 @@ class _Axis:
         return self.start + t * max(1.0, abs(self.start))
 
     def reach(self, inside: float, t: float) -> float:
-        """``t``, or the end of the loss's range before it."""
+        """Return ``t``, or the end of the loss's range before it."""
         if self.admits(self.at(t)):
             return t
         return _furthest(lambda between: self.admits(self.at(between)), inside, t, 60)
 
     def grid(self) -> list[float]:
-        """Points that become sparse with their distance from the present value, up to the ends of
-        the range.
+        """Return points that become sparse with their distance from the present value, up to the
+        ends of the range.
         """
         steps = [0.1 * (2 ** (k / 2) - 1) for k in range(2 * self.doublings - 1)]
         return [self.reach(0.0, side * step) for side in (1, -1) for step in steps]
 
 
 def _solve(search: _Search, loss: Loss, name: str, target: float) -> float:
-    """The value of ``name`` nearest to the present one where ``error`` is ``target``, of those that
-    the loss admits.
+    """Return the value of ``name`` nearest to the present one where ``error`` is ``target``, of
+    those that the loss admits.
     """
     axis = _Axis(loss, name)
     at = axis.at

@@ -46,7 +46,9 @@ class Corrected(Loss):
         return F.log_softmax(logits, 1)
 
     def __str__(self) -> str:
-        """The spec, with a checksum in place of a large T: such a one cannot be built from text."""
+        """Return the spec, with a checksum in place of a large T: such a one cannot be built from
+        text.
+        """
         K = len(self.T)
         T = self.T.cpu()
         short: object = K if torch.equal(T, torch.eye(K).to(T)) else T
@@ -125,8 +127,8 @@ def _inverse(T: Tensor) -> Tensor:
 
 
 def estimate_transition(pred_probs: Tensor, percentile: float | None = 97.0) -> Tensor:
-    """Transition matrix from anchor points: row i is the prediction for the sample most surely of
-    class i.
+    """Estimate the transition matrix from anchor points: row i is the prediction for the sample
+    most surely of class i.
 
     Patrini et al. 2017, Eq. 12-13, with their outlier rule: predictions for class i at or above its
     ``percentile`` are not trusted as anchors (``None``, as they do for CIFAR-100, trusts all). The

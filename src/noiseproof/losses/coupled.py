@@ -230,7 +230,7 @@ class PriorLoss(Loss):
         self._sum = total
 
     def random_cost(self, out: Output, target: Tensor, shares: Tensor) -> Tensor:
-        """What random labels with these ``shares`` cost, for each row or in the mean."""
+        """Return what random labels with these ``shares`` cost, for each row or in the mean."""
         raise NotImplementedError
 
     def per_sample(self, out: Output, target: Tensor) -> Tensor:
@@ -242,11 +242,11 @@ class PriorLoss(Loss):
         return (losses - cost).to(losses.dtype)
 
     def _counted(self, target: Tensor) -> Tensor:
-        """Whether each row has a label, (B,)."""
+        """Return whether each row has a label, (B,)."""
         return target != self.ignore_index if target.dim() == 1 else (target != 0).any(1)
 
     def _mean(self, sums: Tensor, target: Tensor) -> Tensor:
-        """The mean over the rows that count, of all processes, from the sums of this one."""
+        """Return the mean over the rows that count, of all processes, from the sums of this one."""
         number = self._counted(target).sum().to(sums.dtype)
         totals = torch.cat([sums.reshape(-1), number[None]])
         if self._sum is not None:
@@ -254,7 +254,7 @@ class PriorLoss(Loss):
         return (totals[:-1] / totals[-1].clamp(min=1)).view(sums.shape)
 
     def _batch_shares(self, target: Tensor, num_classes: int, dtype: torch.dtype) -> Tensor:
-        """The share of each class in the labels of a step, (K,)."""
+        """Return the share of each class in the labels of a step, (K,)."""
         if target.dim() == 2:
             return self._mean(target.to(dtype).sum(0), target)
         counted = self._counted(target)
@@ -263,7 +263,7 @@ class PriorLoss(Loss):
         return self._mean(counts.index_add(0, labels, counted.to(dtype)), target)
 
     def _shares(self, target: Tensor, like: Tensor) -> Tensor:
-        """The shares of random labels, for the classes of the logits ``like``.
+        """Return the shares of random labels, for the classes of the logits ``like``.
 
         In float32 at least: bfloat16 cannot count beyond 256.
         """

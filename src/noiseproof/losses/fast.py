@@ -18,16 +18,16 @@ BLOCK = 2**19  # logits of a block, whose temporaries stay in the cache
 
 
 def label_nll(logits: Tensor, target: Tensor, ignore_index: int, closed: bool) -> Tensor:
-    """−log p_y of each row (B,), zero where the target is ``ignore_index``.
+    """Return −log p_y of each row (B,), zero where the target is ``ignore_index``.
 
     ``closed``: a closed-form slope follows.
     """
     if closed or not torch.compiler.is_compiling():
         return F.cross_entropy(logits, target, reduction="none", ignore_index=ignore_index)
-    # These operations have pointwise gradients, which a compiler fuses into one pass, g·(softmax −
-    # onehot). Of cross entropy's own, a scatter and a sum over it, it keeps a float32 (B, K) where
-    # g is a short expression that it inlines; the gradient of a closed slope is long enough to be
-    # made a vector first (torch 2.11, see benchmarks/gpu.py).
+    # These operations have pointwise gradients, which a compiler fuses into one pass,
+    # g·(softmax − onehot). Of cross entropy's own, a scatter and a sum over it, it keeps a float32
+    # (B, K) where g is a short expression that it inlines; the gradient of a closed slope is long
+    # enough to be made a vector first (torch 2.11, see benchmarks/gpu.py).
     z = logits.to(wide(logits.dtype))
     is_label = torch.arange(logits.shape[1], device=logits.device) == target[:, None]
     nll = z.logsumexp(1) - torch.where(is_label, z, 0).sum(1)
@@ -35,7 +35,7 @@ def label_nll(logits: Tensor, target: Tensor, ignore_index: int, closed: bool) -
 
 
 def pays_in_blocks(logits: Tensor, target: Tensor) -> bool:
-    """Whether ``by_blocks`` saves time: for large batches on a CPU."""
+    """Return whether ``by_blocks`` saves time: for large batches on a CPU."""
     return (
         logits.numel() >= LARGE
         and logits.requires_grad
@@ -45,8 +45,8 @@ def pays_in_blocks(logits: Tensor, target: Tensor) -> bool:
 
 
 def by_blocks(logits: Tensor, per_row: Callable[[Tensor, int], Tensor]) -> Tensor:
-    """``per_row(block, start)`` over all rows, (B, K) → (B,): saves 40 % of nce and 35 % of mse at
-    (4096, 1000).
+    """Return ``per_row(block, start)`` of all rows, (B, K) → (B,): it saves 40 % of nce and 35 % of
+    mse at (4096, 1000).
     """
     losses: Tensor = _Blocks.apply(logits, per_row)  # type: ignore[no-untyped-call]
     return losses

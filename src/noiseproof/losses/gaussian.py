@@ -29,8 +29,8 @@ class LN(Loss):
     spread the head predicts.
 
     L = ½ (τy − μ)ᵀΣ⁻¹(τy − μ) + ½ log|Σ| with Σ^½ = ccᵀ + λI (LN paper, Eqs. 5, 9 and 11), μ the
-    logits and c ``Output.root``. The label is smoothed over K′ classes by t, which makes y_k =
-    log(((1 − t)K′ + t)/t) at the label and 0 elsewhere. A target (B, K) of probabilities is
+    logits and c ``Output.root``. The label is smoothed over K′ classes by t, which makes
+    y_k = log(((1 − t)K′ + t)/t) at the label and 0 elsewhere. A target (B, K) of probabilities is
     smoothed and mapped the same way, so the loss is not linear in it. Defaults are the LN paper's
     most frequent choice (Tables 5 and 6).
 
@@ -89,12 +89,12 @@ class LN(Loss):
         self.implied = int(not self.dummy)
 
     def label_logit(self, num_classes: int) -> float:
-        """τ·C, the target of the labelled logit: C = log(((1 − t)K′ + t)/t) (LN paper, B.5)."""
+        """Return τ·C, the labelled logit's target: C = log(((1 − t)K′ + t)/t) (LN paper, B.5)."""
         return self.tau * math.log1p((1 - self.t) * (num_classes + self.dummy) / self.t)
 
     def error(self, mean: Tensor, target: Tensor) -> Tensor:
-        """μ − τy (B, D) in float64, for class indices (no −1 for ignored rows) or probabilities (B,
-        K).
+        """Return μ − τy (B, D) in float64, for class indices (no −1 for ignored rows) or
+        probabilities (B, K).
         """
         num_classes = mean.shape[1] + self.implied
         error = mean.to(torch.float64, copy=True)
@@ -111,7 +111,7 @@ class LN(Loss):
         return error.scatter_add_(1, column, aim)
 
     def _spread(self, out: Output) -> dict[str, Any]:
-        """What makes Σ^½, under the names that ``LogisticNormal`` gives it."""
+        """Return what makes Σ^½, under the names that ``LogisticNormal`` gives it."""
         if self.field is None:
             return {"lam": 1.0}
         rows, D = out.logits.shape
@@ -130,9 +130,9 @@ class LN(Loss):
         return (out.logits if self.dummy else F.pad(out.logits, (0, 1))) / self.tau
 
     def variance(self, out: Output) -> Tensor | None:
-        """diag Σ (B, D); None where Σ = I."""
+        """Return diag Σ (B, D); None where Σ = I."""
         return None if self.field is None else self.distribution(out).logit_variance
 
     def distribution(self, out: Output) -> LogisticNormal:
-        """The distribution over labels that ``out`` predicts, with the Σ of each row."""
+        """Return the distribution over labels that ``out`` predicts, with the Σ of each row."""
         return LogisticNormal(out.logits, **self._spread(out), tau=self.tau)

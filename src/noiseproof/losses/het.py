@@ -65,7 +65,7 @@ def draw_noise(
 
 
 def _at_once(numbers: int, like: Tensor) -> int:
-    """How many samples of so many ``numbers`` are in memory together."""
+    """Return how many samples of so many ``numbers`` are in memory together."""
     room = CHUNK
     if like.is_cuda:  # which would wait for the host between smaller ones
         room *= 8
@@ -75,7 +75,7 @@ def _at_once(numbers: int, like: Tensor) -> int:
 def _noisy_log_softmax(
     mean: Tensor, scale: Tensor, factors: Tensor | None, tau: float, chunk: Chunk
 ) -> Tensor:
-    """log softmax(u/τ) with u = μ + Vε_R + d·ε_K, (s, B, K)."""
+    """Return log softmax(u/τ) with u = μ + Vε_R + d·ε_K, (s, B, K)."""
     each, across = chunk
     logits = torch.addcmul(mean, each, scale)
     if factors is not None and across is not None:
@@ -84,7 +84,7 @@ def _noisy_log_softmax(
 
 
 def _kernels_for(mean: Tensor, factors: Tensor | None) -> Any:
-    """The kernels that average faster, or None where there are none for such logits."""
+    """Return the kernels that average faster, or None where there are none for such logits."""
     small = mean.shape[1] <= MOST_CLASSES and (factors is None or factors.shape[2] <= MOST_FACTORS)
     if not (small and mean.dtype is torch.float32 and has_kernels(mean)):
         return None
@@ -231,7 +231,7 @@ class Het(Loss):
         return {**self.__dict__, "_generator": None, "_drawn": [], "_last": None}
 
     def scores(self, out: Output) -> Tensor:
-        """log of the averaged softmax, (B, K)."""
+        """Return the log of the averaged softmax, (B, K)."""
         # Not as a decorator, which would load the compiler with this module.
         average = self._average
         if torch.compiler.is_compiling():
@@ -259,13 +259,13 @@ class Het(Loss):
         return average
 
     def variance(self, out: Output) -> Tensor | None:
-        """d_k² (B, K), and Σ_r V_kr² of a full covariance."""
+        """Return d_k² (B, K), and Σ_r V_kr² of a full covariance."""
         scale, factors = self._spread(out)
         variance = scale.square().expand_as(out.logits)
         return variance if factors is None else variance + factors.square().sum(2)
 
     def _spread(self, out: Output) -> tuple[Tensor, Tensor | None]:
-        """The scale (B, K) or (B, 1), and the factors (B, K, R) of a full covariance."""
+        """Return the scale (B, K) or (B, 1), and the factors (B, K, R) of a full covariance."""
         rows, K = out.logits.shape
         scale = field(out, "scale", (rows, K), (rows, 1))
         if self.covariance != "full":
@@ -276,9 +276,11 @@ class Het(Loss):
         return scale, field(out, "factors", (rows, K, rank))
 
     def _noise(self, mean: Tensor, factors: Tensor | None) -> Callable[[], Iterable[Chunk]]:
-        """What draws the noise of this call, the same each time.
+        """Return a function that gives the noise of this call, the same each time it is called.
 
-        A step's generator draws it once and keeps it.
+        The noise comes from ``seed`` in evaluation, from ``seed`` and the step in training, and is
+        then drawn again by each call. A step's generator would give other numbers the second time:
+        its noise is drawn once and kept, until ``set_step`` drops it.
         """
         rank = 0 if factors is None else factors.shape[2]
         draw = partial(
@@ -293,9 +295,11 @@ class Het(Loss):
             return partial(draw, source=derive_seed(self.seed, 0))
         if self._generator is None:
             return partial(draw, source=derive_seed(self.seed, self.step + 1))
+        # What is kept serves only logits of the same shape.
         shapes = [(*mean.shape,), (len(mean), rank)] if rank else [(*mean.shape,)]
-        drawn = self._drawn[0] if self._drawn else ()
-        if [tuple(part.shape[1:]) for part in drawn if part is not None] != shapes:
+        first_chunk = self._drawn[0] if self._drawn else ()
+        kept_shapes = [tuple(part.shape[1:]) for part in first_chunk if part is not None]
+        if kept_shapes != shapes:
             self._drawn = list(draw(source=self._generator))
         return partial(iter, self._drawn)
 

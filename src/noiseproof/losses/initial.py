@@ -32,11 +32,12 @@ _LAGRANGE = np.linalg.inv(np.vander(_SIX))
 
 
 def logit_bias(num_classes: int, C: float = 0.15, *, sigma: float = 1.0) -> float:
-    """Bias ε of the labelled logit that makes its mean probability ``C`` in an untrained network.
+    """Return the bias ε of the labelled logit that makes its mean probability ``C`` in an untrained
+    network.
 
     Solves ⟨exp(z_k + ε)/(exp(z_k + ε) + Σ_{i≠k} exp z_i)⟩ = C over all logits (bias paper, Eq. 4,
-    which trains with the roundings 0.5 and 3.0, and with 5.2 at 1000). It is negative where C <
-    1/K.
+    which trains with the roundings 0.5 and 3.0, and with 5.2 at 1000). It is negative where
+    C < 1/K.
 
     >>> [round(logit_bias(K), 4) for K in (10, 100, 1000)]
     [0.5246, 3.0341, 5.3576]
@@ -58,7 +59,7 @@ def logit_bias(num_classes: int, C: float = 0.15, *, sigma: float = 1.0) -> floa
 
 
 def expected_margin(num_classes: int, *, sigma: float = 1.0) -> float:
-    """Mean margin E[Δ_y] of an untrained network.
+    """Return the mean margin E[Δ_y] of an untrained network.
 
     The curriculum paper's Eq. 4 is an approximation, −log(K − 1) − σ²/2 + (e^{σ²} − 1)/(2(K − 1)).
     """
@@ -70,8 +71,8 @@ def expected_margin(num_classes: int, *, sigma: float = 1.0) -> float:
 def average_error(
     loss: Loss | str, z: Z, num_classes: int, *, sigma: float = 1.0, draws: int = DRAWS
 ) -> Z:
-    """Mean gradient ⟨δ_k⟩(z) that the labelled logit gets where it is ``z`` and the others are N(0,
-    σ²).
+    """Return the mean gradient ⟨δ_k⟩(z) that the labelled logit gets where it is ``z`` and the
+    others are N(0, σ²).
 
     ⟨δ_k⟩(z) = ⟨∂L/∂z_k⟩ over z_i, i ≠ k (bias paper, Eq. 3), which is −⟨w(z − log Σ_{i≠k} exp z_i)⟩
     for a margin loss. Where it vanishes around z = 0, the loss doesn't learn. Other losses are
@@ -133,15 +134,15 @@ class Distribution(NamedTuple):
         return float(self.weights @ f(torch.from_numpy(self.points)).detach().numpy())
 
     def finer(self, times: int) -> Distribution:
-        """The same on a finer grid, by Fourier interpolation: the density is smooth and ends in
-        zeros.
+        """Return the same on a finer grid, by Fourier interpolation: the density is smooth and ends
+        in zeros.
         """
         weights = np.fft.irfft(np.fft.rfft(self.weights), len(self.weights) * times)
         return Distribution(self.start, self.step / times, weights)
 
 
 def normal(sigma: float, step: float) -> Distribution:
-    """N(0, σ²) up to ±8.5σ, beyond which 2e-17 is left.
+    """Return the distribution N(0, σ²) up to ±8.5σ, beyond which 2e-17 is left.
 
     The trapezoidal rule is exact to rounding for it.
     """
@@ -151,7 +152,7 @@ def normal(sigma: float, step: float) -> Distribution:
 
 
 def combined(f: np.ufunc, a: Distribution, b: Distribution) -> Distribution:
-    """The distribution of f(X, Y) for independent X and Y on grids of the same step.
+    """Return the distribution of f(X, Y) for independent X and Y on grids of the same step.
 
     The mass of each pair is shared by the six points around f(x, y) so that its moments up to the
     fifth are kept.
@@ -178,7 +179,7 @@ def combined(f: np.ufunc, a: Distribution, b: Distribution) -> Distribution:
 
 @functools.lru_cache(maxsize=512)
 def log_sum(count: int, sigma: float, times: int = 1) -> Distribution:
-    """The distribution of log Σ exp z_i over ``count`` logits, by halves.
+    """Return the distribution of log Σ exp z_i over ``count`` logits, by halves.
 
     On a grid ``times`` finer.
     """
@@ -197,8 +198,8 @@ def log_sum(count: int, sigma: float, times: int = 1) -> Distribution:
 
 
 def mean_error(loss: Loss, z: float, num_classes: int, sigma: float, draws: int = DRAWS) -> float:
-    """⟨δ_k⟩(z) = ⟨∂L/∂z_k⟩ over z_i, i ≠ k (bias paper, Eq. 3), of a loss that is not a sum of
-    others.
+    """Return ⟨δ_k⟩(z) = ⟨∂L/∂z_k⟩ over z_i, i ≠ k (bias paper, Eq. 3), of a loss that is not a sum
+    of others.
     """
     if loss.needs != frozenset({"logits"}):
         raise ValueError(
@@ -219,7 +220,7 @@ def mean_error(loss: Loss, z: float, num_classes: int, sigma: float, draws: int 
 
 
 def _of_rows(loss: Loss, num_classes: int) -> Loss:
-    """``loss`` of single rows, in a batch where every class is the label equally often if it
+    """Return ``loss`` of single rows, in a batch where every class is the label equally often if it
     depends on that.
     """
     if isinstance(loss, Peer):  # the mean over the batch of what it takes away
@@ -240,16 +241,16 @@ def _of_rows(loss: Loss, num_classes: int) -> Loss:
 
 
 def _controls(rest: Tensor, z: float) -> Tensor:
-    """What the grid can average: L = log Σ_{i≠k} exp z_i, L², p and p², of which CE's and MAE's
-    errors are made.
+    """Return what the grid can average: L = log Σ_{i≠k} exp z_i, L², p and p², of which CE's and
+    MAE's errors are made.
     """
     p = torch.sigmoid(z - rest)
     return torch.stack([rest, rest.square(), p, p.square()], 1)
 
 
 def _sampled(loss: Loss, z: float, num_classes: int, sigma: float, draws: int) -> float:
-    """⟨δ_k⟩(z) over antithetic pairs of the same draws each time, regressed on averages that are
-    known exactly.
+    """Return ⟨δ_k⟩(z) over antithetic pairs of the same draws each time, regressed on averages that
+    are known exactly.
     """
     K = num_classes
     generator = torch.Generator().manual_seed(0)

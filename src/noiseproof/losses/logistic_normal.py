@@ -1,9 +1,9 @@
 """The Logistic-Normal distribution (LN paper): a Gaussian over logits that the centred softmax
 carries to the simplex.
 
-The centred softmax S_C(z) = softmax([z, 0]) is a bijection of D logits and the probabilities of D +
-1 classes. All covariances here have a root Σ^½ whose inverse and determinant cost O(D): no D × D
-matrix is built.
+The centred softmax S_C(z) = softmax([z, 0]) is a bijection of D logits and the probabilities of
+D + 1 classes. All covariances here have a root Σ^½ whose inverse and determinant cost O(D): no
+D × D matrix is built.
 """
 
 import math
@@ -17,15 +17,15 @@ from noiseproof.core.checks import check_number
 
 
 def softmax_centred(logits: Tensor, tau: float = 1.0) -> Tensor:
-    """Probabilities (…, D + 1) of logits (…, D): S_C(z/τ) = softmax([z/τ, 0]) (LN paper, Eq.
+    """Return probabilities (…, D + 1) of logits (…, D): S_C(z/τ) = softmax([z/τ, 0]) (LN paper, Eq.
     10).
     """
     return F.softmax(F.pad(logits / tau, (0, 1)), -1)
 
 
 def inverse_softmax_centred(probs: Tensor, tau: float = 1.0) -> Tensor:
-    """Logits (…, D) of probabilities (…, D + 1), none of them zero: τ·log(q_k/q_{D+1}) (LN paper,
-    Eq. 11).
+    """Return logits (…, D) of probabilities (…, D + 1), none of them zero: τ·log(q_k/q_{D+1}) (LN
+    paper, Eq. 11).
     """
     log_q = probs.log()
     return tau * (log_q[..., :-1] - log_q[..., -1:])
@@ -34,7 +34,7 @@ def inverse_softmax_centred(probs: Tensor, tau: float = 1.0) -> Tensor:
 def negative_log_normal(
     error: Tensor, lam: float, root: Tensor | None = None, scale: Tensor | None = None
 ) -> Tensor:
-    """½ eᵀΣ⁻¹e + ½ log|Σ| for e (…, D): what LN paper, Eq. 5, sums over samples, in float64.
+    """Return ½ eᵀΣ⁻¹e + ½ log|Σ| for e (…, D): what LN paper, Eq. 5, sums over samples, in float64.
 
     Σ^½ is ccᵀ + λI with ``root`` c (Eq. 9), diag(σ) + λI with ``scale`` σ, (…, D) or (…, 1), and λI
     with neither.
@@ -90,7 +90,8 @@ class LogisticNormal:
             raise ValueError("Expected `root` or `scale`, got both. Leave one out.")
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Log-density at probabilities ``value`` (…, D + 1), none of them zero (LN paper, Eq. 4).
+        """Return the log-density at probabilities ``value`` (…, D + 1), none of them zero (LN
+        paper, Eq. 4).
 
         With τ it is log N(τ·S_C⁻¹(q); μ, Σ) + D·log τ − Σ_k log q_k.
         """
@@ -107,7 +108,7 @@ class LogisticNormal:
     def sample(
         self, sample_shape: tuple[int, ...] = (), *, generator: Generator | None = None
     ) -> Tensor:
-        """Samples (*sample_shape, …, D + 1)."""
+        """Return samples (*sample_shape, …, D + 1)."""
         shape = (*sample_shape, *self.loc.shape)
         noise = torch.randn(
             shape, generator=generator, dtype=self.loc.dtype, device=self.loc.device
@@ -131,7 +132,7 @@ class LogisticNormal:
         return deviation.square()
 
     def logit_covariance(self) -> Tensor:
-        """Σ (…, D, D) = (cᵀc + 2λ)·ccᵀ + λ²I: the one thing here that costs O(D²)."""
+        """Return Σ (…, D, D) = (cᵀc + 2λ)·ccᵀ + λ²I: the one thing here that costs O(D²)."""
         if self.root is None:
             return torch.diag_embed(self.logit_variance)
         size: Tensor = torch.linalg.vecdot(self.root, self.root)[..., None, None]

@@ -18,8 +18,8 @@ class Curve(Protocol):
 
 
 def pointwise(nll: Tensor, curve: Curve) -> Tensor:
-    """``curve.value`` at ``nll`` with ``curve.slope`` as its derivative, in eager, compiled and
-    functional code.
+    """Return ``curve.value`` at ``nll`` with ``curve.slope`` as its derivative, in eager, compiled
+    and functional code.
     """
     transformed = in_torch_func() and not torch.compiler.is_compiling()
     function = _FunctionalPointwise if transformed else _Pointwise

@@ -88,8 +88,8 @@ class Remargin(Loss):
                 " classes too."
             )
         self.kind = "margin" if self.loss.kind == "margin" else "other"
-        # A scale needs Δ itself; so does a strongly negative shift, which enlarges the nll where p
-        # → 1.
+        # A scale needs Δ itself; so does a strongly negative shift, which enlarges the nll where
+        # p → 1.
         self.exact = self.exact or self.loss.exact or self.scale != 1 or min(self.shifts) < -5
         self.bias = LogitBias(self.shifts[0])
         # Whether adding a number to all logits of a row changes nothing.

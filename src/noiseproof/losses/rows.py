@@ -12,18 +12,20 @@ from noiseproof.core.tensors import readable
 
 
 def value_dtype(logits: Tensor) -> torch.dtype:
-    """The type of a loss of ``logits``: cross entropy's, which is float32 under autocast."""
+    """Return the type of a loss of ``logits``: cross entropy's, which is float32 under autocast."""
     none = torch.empty(0, dtype=torch.int64, device=logits.device)
     return F.cross_entropy(logits[:0], none, reduction="none").dtype
 
 
 def countable(target: Tensor, ignore_index: int) -> Tensor:
-    """Class indices with ignored rows pointed at class 0, so that they can index."""
+    """Return class indices with ignored rows pointed at class 0, so that they can index."""
     return torch.where(target == ignore_index, 0, target)
 
 
 def one_hot(target: Tensor, like: Tensor, ignore_index: int) -> Tensor:
-    """Class indices (B,) as probabilities (B, K), as ``like``; real-valued targets as they are."""
+    """Return class indices (B,) as probabilities (B, K), as ``like``; real-valued targets as they
+    are.
+    """
     if target.dim() == 2:
         return target
     return torch.zeros_like(like).scatter(1, countable(target, ignore_index)[:, None], 1)
@@ -56,7 +58,9 @@ def check_not_negative(name: str, target: Tensor, expected: str = "no negative e
 def places_as_rows(
     logits: Tensor, target: Tensor, sample_weight: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Logits (B, K, …) as (B·…, K), with their targets (B, …) or (B, K, …) and weights (B, …)."""
+    """Return logits (B, K, …) as (B·…, K), with their targets (B, …) or (B, K, …) and weights (B,
+    …).
+    """
     shape = tuple(logits.shape)
     places = (shape[0], *shape[2:])
     if tuple(target.shape) not in (places, shape):
@@ -77,7 +81,7 @@ def places_as_rows(
 
 
 def all_count(labels: Tensor, num_classes: int, ignore_index: int) -> bool:
-    """Whether all labels are known to count; checks them where reading costs nothing."""
+    """Return whether all labels are known to count; checks them where reading costs nothing."""
     if not labels.numel() or not readable(labels):
         return False
     low, high = map(int, labels.aminmax())
@@ -87,12 +91,12 @@ def all_count(labels: Tensor, num_classes: int, ignore_index: int) -> bool:
 
 
 def over_classes(value: Tensor, target: Tensor, weight: Tensor | None) -> Tensor:
-    """Σ_k t_k·w_k·L(z, k) of losses (B, K), weighted as in ``torch.nn.CrossEntropyLoss``."""
+    """Return Σ_k t_k·w_k·L(z, k) of losses (B, K), weighted as in ``torch.nn.CrossEntropyLoss``."""
     return ((target if weight is None else target * weight) * value).sum(1)
 
 
 def weigh_rows(value: Tensor, target: Tensor, weight: Tensor | None) -> Tensor:
-    """Losses (B,) of real-valued targets times the class weights.
+    """Return losses (B,) of real-valued targets times the class weights.
 
     ``Loss._reduce`` multiplies the losses of class indices.
     """

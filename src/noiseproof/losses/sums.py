@@ -76,12 +76,12 @@ def get_loss(spec: str, **params: Any) -> Loss:
 
 
 def as_loss(loss: Loss | str) -> Loss:
-    """``loss`` itself, or the loss that its spec names."""
+    """Return ``loss`` itself, or the loss that its spec names."""
     return loss if isinstance(loss, Loss) else get_loss(loss)
 
 
 def inner_loss(loss: Loss | str, ignore_index: int) -> Loss:
-    """``loss`` as a part of another one."""
+    """Return ``loss`` as a part of another one."""
     inner = as_loss(loss)
     if isinstance(loss, str) and inner.reduction != "mean":
         raise ValueError(
@@ -91,7 +91,7 @@ def inner_loss(loss: Loss | str, ignore_index: int) -> Loss:
 
 
 def _preset(spec: str, params: dict[str, Any]) -> Loss | None:
-    """The preset that the whole of ``spec`` names, ``a+b@bias:num_classes=10``.
+    """Return the preset that the whole of ``spec`` names, ``a+b@bias:num_classes=10``.
 
     It is None where it is a sum of terms.
     """
@@ -111,7 +111,7 @@ def _preset(spec: str, params: dict[str, Any]) -> Loss | None:
 
 
 def describe(name: str) -> Mapping[str, Any]:
-    """Formula, parameters and source of a registered loss, for listings."""
+    """Return the formula, parameters and source of a registered loss, for listings."""
     factory = LOSSES[name]
     parameters = {k: v for k, v in LOSSES.parameters(name).items() if k not in OPTIONS}
     return {

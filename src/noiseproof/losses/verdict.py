@@ -75,10 +75,11 @@ class MeanWeights:
         expected = expected_margin(num_classes, sigma=sigma)
         self.start = expected if self.margins is None else float(self.margins.mean())
         self.offset = self.start - expected  # of z_k
-        self.way = max(-self.start, 0.0)  # from the start to Δ = 0
+        self.distance = max(-self.start, 0.0)  # from the start to Δ = 0
         self.cache: dict[tuple[Loss, float], float] = {}  # averages over a sample are slow
 
     def __call__(self, loss: Loss, moved: float) -> float:
+        """Return w̄ of a single loss, after all margins have ``moved`` so far from their start."""
         if self.margins is not None and loss.kind == "margin":
             return float(loss.sample_weight(self.margins + moved).detach().mean())
         if (loss, moved) not in self.cache:
@@ -87,30 +88,36 @@ class MeanWeights:
         return self.cache[loss, moved]
 
     def of(self, loss: Loss) -> Callable[[float], float]:
+        """Return w̄ of a loss, which may be a sum, as a function of how far margins have moved."""
         terms = terms_of(loss)
         return lambda moved: sum(scale * self(term, moved) for scale, term in terms)
 
 
 def verdict(loss: Loss, weights: MeanWeights) -> Verdict:
-    """Whether ``loss`` learns from the margins of ``weights``."""
-    total = weights.of(loss)
-    way = weights.way
-    maximum = largest_weight(loss, total, way)
-    left_behind = ratio(total(-FALL), maximum)
-    slowness = _duration(total, way) / _duration(weights.of(as_loss("ce")), way)
-    thresholds = max(getattr(term, "thresholds", (LEARNS, PARTLY)) for _, term in terms_of(loss))
-    return Verdict(*_answer(left_behind, slowness, *thresholds), maximum, left_behind, slowness)
+    """Judge whether ``loss`` learns from the margins of ``weights``."""
+    weight_at = weights.of(loss)
+    distance = weights.distance
+    maximum = largest_weight(loss, weight_at, distance)
+    left_behind = ratio(weight_at(-FALL), maximum)
+    slowness = _duration(weight_at, distance) / _duration(weights.of(as_loss("ce")), distance)
+    # A sum is judged by the term with the highest thresholds: pairs compare by their first number.
+    learns, partly = max(
+        getattr(term, "thresholds", (LEARNS, PARTLY)) for _, term in terms_of(loss)
+    )
+    answer, reason = _answer(left_behind, slowness, learns, partly)
+    return Verdict(answer, reason, maximum, left_behind, slowness)
 
 
-def largest_weight(loss: Loss, weight: Callable[[float], float], way: float) -> float:
-    """Largest weight over all margins.
+def largest_weight(loss: Loss, weight_at: Callable[[float], float], distance: float) -> float:
+    """Return the largest weight over all margins.
 
-    For an average, the search is over a grid, refined by the parabola at its best point.
+    For an average, the search is over a grid, refined by the parabola at its best point. The grid
+    goes from 8 below the start to 8 above zero, which is ``distance`` above the start.
     """
     if loss.kind == "margin":
         return loss.max_weight
-    grid = np.arange(-8.0, way + 8.0)
-    values = [weight(float(moved)) for moved in grid]
+    grid = np.arange(-8.0, distance + 8.0)
+    values = [weight_at(float(moved)) for moved in grid]
     best = int(np.argmax(values))
     if not 0 < best < len(grid) - 1:
         return values[best]
@@ -118,22 +125,23 @@ def largest_weight(loss: Loss, weight: Callable[[float], float], way: float) -> 
     bend = left - 2 * middle + right
     if bend >= 0:
         return middle
-    return max(middle, weight(float(grid[best] + (left - right) / (2 * bend))))
+    return max(middle, weight_at(float(grid[best] + (left - right) / (2 * bend))))
 
 
-def _duration(weight: Callable[[float], float], way: float) -> float:
-    """∫ 1/w̄ from the start to Δ = 0, by Gauss-Legendre quadrature.
+def _duration(weight_at: Callable[[float], float], distance: float) -> float:
+    """Integrate 1/w̄ from the start to Δ = 0, by Gauss-Legendre quadrature.
 
-    Infinite if the weight isn't positive.
+    The result is infinite if the weight isn't positive.
     """
     from scipy.integrate import fixed_quad  # its import takes half a second
 
     def time(moved: NDArray[np.float64]) -> NDArray[np.float64]:
-        rates = np.array([weight(float(at)) for at in moved])
+        rates = np.array([weight_at(float(at)) for at in moved])
         times: NDArray[np.float64] = np.where(rates > 0, 1 / np.maximum(rates, 1e-300), math.inf)
         return times
 
-    span = max(way, 1.0)  # with two classes margins start at zero: integrate over one unit instead
+    # with two classes margins start at zero: integrate over one unit instead
+    span = max(distance, 1.0)
     return float(fixed_quad(time, 0, span, n=10)[0])
 
 
@@ -167,9 +175,9 @@ class SettledNormal(MarginLoss):
     """LN at its best covariance, the other logits at their start: the weight is r/(τ·max(r² + s²,
     λ²)).
 
-    r = τ(C − z) is the residual of the label at the score z = Δ + log(K − 1), and s² = (K −
-    1)·start² the squares of the other classes (LN paper, Eqs. 7-8 and B.4); with one standard
-    deviation for all K logits its square is shared by K.
+    r = τ(C − z) is the residual of the label at the score z = Δ + log(K − 1), and
+    s² = (K − 1)·start² the squares of the other classes (LN paper, Eqs. 7-8 and B.4); with one
+    standard deviation for all K logits its square is shared by K.
     """
 
     def __init__(self, loss: LN, num_classes: int, **options: Any) -> None:
@@ -196,8 +204,8 @@ class SettledNormal(MarginLoss):
 
 
 class SettledAttention(MarginLoss):
-    """NAL at its best attention τ = min(1, λ/((1 + λ)(1 − p))): the weight is λp up to p = 1/(1 +
-    λ), then 1 − p.
+    """NAL at its best attention τ = min(1, λ/((1 + λ)(1 − p))): the weight is λp up to
+    p = 1/(1 + λ), then 1 − p.
 
     Attention is predicted from the features, so that labels which fall behind return from less than
     elsewhere.
@@ -218,12 +226,13 @@ class SettledAttention(MarginLoss):
 
 
 def settled(loss: Loss, num_classes: int) -> Loss:
-    """``loss`` of the margin alone where it comes with a head, otherwise itself.
+    """Return a loss of the margin alone in place of a loss that comes with a head.
 
-    Sums term by term.
+    Sums are replaced term by term; a loss without a head is returned itself.
     """
 
-    def of(term: Loss) -> tuple[float, Loss]:
+    def replacement(term: Loss) -> tuple[float, Loss]:
+        """Return a factor and the loss that it multiplies: 1 and ``term`` itself if it can stay."""
         if isinstance(term, LN):
             return 1.0, SettledNormal(term, num_classes)
         # the softmax averaged over noise is about one of this temperature (MacKay 1992)
@@ -234,18 +243,19 @@ def settled(loss: Loss, num_classes: int) -> Loss:
         return 1.0, term
 
     terms = terms_of(loss)
-    changed = [(scale * factor, inner) for scale, term in terms for factor, inner in [of(term)]]
-    if all(
-        factor == scale and inner is term
-        for (scale, term), (factor, inner) in zip(terms, changed, strict=True)
-    ):
+    changed = []
+    for scale, term in terms:
+        factor, inner = replacement(term)
+        changed.append((scale * factor, inner))
+    if all(inner is term for (_, term), (_, inner) in zip(terms, changed, strict=True)):
         return loss
     return WeightedSum(changed)
 
 
 def root_excess(loss: Loss, num_classes: int) -> float:
-    """K·start² of LN's root over ``ROOT``: above 1 it is so long at first that it explains every
-    label as noise.
+    """Return K·start² of LN's root over ``ROOT``.
+
+    Above 1 the root is so long at first that it explains every label as noise.
     """
     roots = [part for _, part in terms_of(loss) if isinstance(part, LN) and "root" in part.needs]
     return max((num_classes * part.start**2 for part in roots), default=0.0) / ROOT

@@ -86,7 +86,7 @@ class NoisyLabels:
         return float(self.is_flipped.double().mean())
 
     def transition(self) -> Tensor:
-        """The empirical matrix: T[i, j] = share of class i with label j.
+        """Return the empirical matrix: T[i, j] = share of class i with label j.
 
         The identity for absent classes.
 
@@ -143,7 +143,7 @@ class NoiseModel(ABC):
     def draw(
         self, clean: Tensor, num_classes: int, generator: Generator | None, features: Tensor | None
     ) -> Tensor | NoisyLabels:
-        """The labels for ``clean`` (N,) int64 in 0 … K−1, on the CPU.
+        """Return the labels for ``clean`` (N,) int64 in 0 … K−1, on the CPU.
 
         ``NoisyLabels`` if rows change as well.
 
@@ -151,7 +151,7 @@ class NoiseModel(ABC):
         """
 
     def transition(self, num_classes: int) -> Tensor:
-        """T[i, j] = P(given j | true i), (K, K) float64; rows sum to one."""
+        """Return T[i, j] = P(given j | true i), (K, K) float64; rows sum to one."""
         raise TypeError(
             f"`{self.name}` has no transition matrix: its labels depend on more than the class. "
             "Use corrupt(…).transition() for the empirical matrix of a corruption."
@@ -211,7 +211,7 @@ class NoiseModel(ABC):
         return given if isinstance(given, NoisyLabels) else self._labels(given, clean, num_classes)
 
     def __str__(self) -> str:
-        """The spec of this model: ``get_noise(str(noise))`` builds it again."""
+        """Return the spec of this model: ``get_noise(str(noise))`` builds it again."""
         fields = dataclasses.fields(self)  # type: ignore[arg-type]
         values = [(field, getattr(self, field.name)) for field in fields]
         changed = {
@@ -247,7 +247,7 @@ def check_rate(rate: float, count: str = "draws") -> None:
 def select(
     labels: Tensor, num_classes: int, rate: float, count: Count, generator: Generator | None
 ) -> Tensor:
-    """The rows to corrupt, (N,) bool, from one uniform number u per row.
+    """Return the rows to corrupt, (N,) bool, from one uniform number u per row.
 
     A higher rate selects a superset.
 
@@ -279,19 +279,19 @@ def select(
 
 
 def rounded_floor(number: float) -> int:
-    """⌊number⌋, where 0.29·100 = 28.999999999999996 counts as 29."""
+    """Return ⌊number⌋, where 0.29·100 = 28.999999999999996 counts as 29."""
     return int(number + 1e-9)
 
 
 def rows_by_class(labels: Tensor, num_classes: int) -> tuple[Tensor, ...]:
-    """The row numbers of each class, in ascending order."""
+    """Return the row numbers of each class, in ascending order."""
     return torch.split(
         labels.argsort(stable=True), torch.bincount(labels, minlength=num_classes).tolist()
     )
 
 
 def _as_labels(labels: Any, noise: str, multilabel: bool) -> Tensor:
-    """The labels as int64 on the CPU, (N,), or (N, K) of rows with several labels."""
+    """Return the labels as int64 on the CPU, (N,), or (N, K) of rows with several labels."""
     remedy = "Encode the classes as integers from 0."
     shape = "(N, K), 0 or 1" if multilabel else "(N,)"
     try:

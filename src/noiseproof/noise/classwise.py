@@ -41,7 +41,7 @@ CIFAR100_SUPERCLASS = tuple(map(int, _COARSE.split()))
 
 
 def _next_within(groups: Sequence[int]) -> dict[int, int]:
-    """The next member of each member's group, cyclically."""
+    """Return the next member of each member's group, cyclically."""
     following = {}
     for member, group in enumerate(groups):
         others = [other for other, its_group in enumerate(groups) if its_group == group]
@@ -81,7 +81,7 @@ class ClasswiseNoise(NoiseModel):
 
     @abstractmethod
     def replace(self, clean: Tensor, num_classes: int, generator: Generator | None) -> Tensor:
-        """The new label of each row, if it is selected, (N,)."""
+        """Return the new label of each row, if it is selected, (N,)."""
 
     def draw(
         self, clean: Tensor, num_classes: int, generator: Generator | None, features: Tensor | None
@@ -135,7 +135,7 @@ class MappedNoise(ClasswiseNoise):
 
     @abstractmethod
     def destination(self, num_classes: int) -> Tensor:
-        """The new class of the selected labels of each class, (K,).
+        """Return the new class of the selected labels of each class, (K,).
 
         The same class if it stays clean.
         """
@@ -213,8 +213,8 @@ class AsymmetricCIFAR10(PublishedNoise):
 @register("asymmetric-cifar10-no-truck")
 @dataclass(frozen=True)
 class AsymmetricCIFAR10NoTruck(PublishedNoise):
-    """bird → airplane, deer → horse, cat ↔ dog: the text of the LN paper (its code has truck →
-    automobile too).
+    """bird → airplane, deer → horse, cat ↔ dog: the text of the LN paper (its code has
+    truck → automobile too).
     """
 
     pairs: ClassVar[Mapping[int, int]] = {2: 0, 4: 7, 3: 5, 5: 3}
@@ -320,7 +320,9 @@ class Matrix(NoiseModel):
 
 
 def _integers(generator: Generator | None, size: int, below: int) -> Tensor:
-    """Uniform integers in 0 … below − 1; u·below < below in float64 too, because u ≤ 1 − 2⁻⁵³."""
+    """Return uniform integers in 0 … below − 1; u·below < below in float64 too, because
+    u ≤ 1 − 2⁻⁵³.
+    """
     return (uniform(generator, size) * below).long()
 
 

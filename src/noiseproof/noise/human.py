@@ -77,7 +77,7 @@ class LabelFile(NoiseModel):
         return majority_vote(labels)
 
     def _read(self, clean: Tensor, num_classes: int) -> Tensor:
-        """The labels of each row, (N, A), one column for each annotator."""
+        """Return the labels of each row, (N, A), one column for each annotator."""
         path = Path(self.path)
         if self.folder is not None and not path.exists() and Path(self.folder, path).exists():
             path = Path(self.folder, path)
@@ -205,7 +205,7 @@ class CIFAR100N(CIFARN):
 
 
 def majority_vote(labels: Tensor) -> Tensor:
-    """The most frequent label of each row of (N, A); ties go to the earliest annotator.
+    """Return the most frequent label of each row of (N, A); ties go to the earliest annotator.
 
     >>> majority_vote(torch.tensor([[3, 1, 1], [2, 1, 0], [-1, 4, 4]]))
     tensor([1, 2, 4])
@@ -217,7 +217,7 @@ def majority_vote(labels: Tensor) -> Tensor:
 
 
 def worst_label(labels: Tensor, clean: Tensor) -> Tensor:
-    """The earliest wrong label of each row of (N, A), or the true one if every annotator is
+    """Return the earliest wrong label of each row of (N, A), or the true one if every annotator is
     right.
     """
     wrong = (labels != clean[:, None]) & (labels != MISSING)
@@ -226,7 +226,7 @@ def worst_label(labels: Tensor, clean: Tensor) -> Tensor:
 
 
 def read_columns(path: Path) -> Mapping[str, Any]:
-    """The columns of a .csv, .npy or .pt file by name; an unnamed array is ``labels``."""
+    """Return the columns of a .csv, .npy or .pt file by name; an unnamed array is ``labels``."""
     readers = {".csv": _read_csv, ".npy": _read_npy, ".pt": _read_pt}
     if path.suffix.lower() not in readers:
         raise ValueError(f"Expected labels in a .csv, .npy or .pt file, got {path}.")

@@ -52,9 +52,9 @@ class Xia(NoiseModel):
     """Part-dependent noise: which wrong label a sample gets depends on its ``features`` (Xia et al.
     2020, Alg. 2).
 
-    q_i ~ N(r, sd²) truncated to [0, 1]; W_y ∈ R^{d×K} standard normal, one for each class; P_i =
-    q_i·softmax(scale·x_i W_y without y), P_i,y = 1 − q_i; the label is drawn from P_i. Order of
-    draws: the q of all rows, W_0 … W_{K−1}, one number per row for its label.
+    q_i ~ N(r, sd²) truncated to [0, 1]; W_y ∈ R^{d×K} standard normal, one for each class;
+    P_i = q_i·softmax(scale·x_i W_y without y), P_i,y = 1 − q_i; the label is drawn from P_i. Order
+    of draws: the q of all rows, W_0 … W_{K−1}, one number per row for its label.
 
     Args:
         rate: mean flip rate r, before truncation: r = 0 with sd = 0.1 gives 8 %.
@@ -88,7 +88,7 @@ class Xia(NoiseModel):
         return torch.searchsorted(running, u[:, None], right=True).squeeze(1)
 
     def _flip_rates(self, u: Tensor) -> Tensor:
-        """N(r, sd²) truncated to [0, 1], by its inverse distribution function."""
+        """Draw from N(r, sd²) truncated to [0, 1], by its inverse distribution function."""
         if self.sd == 0:
             return torch.full_like(u, self.rate)
         low, high = torch.special.ndtr(
@@ -100,8 +100,8 @@ class Xia(NoiseModel):
     def _scores(
         self, x: Tensor, clean: Tensor, num_classes: int, generator: Generator | None
     ) -> Tensor:
-        """scale·x_i W_{y_i}, (N, K) float64, with the W of one class and few rows of x in memory at
-        a time.
+        """Return scale·x_i W_{y_i}, (N, K) float64, with the W of one class and few rows of x in
+        memory at a time.
         """
         scores = torch.empty(len(x), num_classes, dtype=torch.float64)
         for of_class in rows_by_class(clean, num_classes):

@@ -20,8 +20,8 @@ class OpenSetLabels(NoisyLabels):
     pool: int | None = field(kw_only=True)
 
     def foreign(self, available: int) -> Tensor:
-        """The numbers of the foreign images in ``rows``, out of ``available``, (M,) int64, without
-        repetition.
+        """Return the numbers of the foreign images in ``rows``, out of ``available``, (M,) int64,
+        without repetition.
         """
         pool = available if self.pool is None else self.pool
         if not len(self.rows) <= pool <= available:
@@ -33,7 +33,7 @@ class OpenSetLabels(NoisyLabels):
         return uniform(as_generator(self.seed), pool).argsort(stable=True)[: len(self.rows)]
 
     def apply(self, images: Tensor, foreign_images: Tensor) -> Tensor:
-        """A copy of ``images`` (N, …) with foreign ones in ``rows``."""
+        """Return a copy of ``images`` (N, …) with foreign ones in ``rows``."""
         if len(images) != len(self.given):
             raise ValueError(
                 f"Expected {len(self.given)} images, one for each label, got {len(images)}."

@@ -37,8 +37,8 @@ class _Averages(Strategy):
 
     @torch.no_grad()
     def _values(self, outs: Sequence[Output], labels: Tensor, run: Run) -> Tensor:
-        """What is summed up, (b, K + 3), averaged over models: probabilities, one, label missed or
-        not, doubt.
+        """Return what is summed up, (b, K + 3), averaged over models: probabilities, one, label
+        missed or not, doubt.
         """
         each = []
         for out in outs:
@@ -54,7 +54,9 @@ class _Averages(Strategy):
         self.sums.index_add_(0, rows, values[:, K:])
 
     def mean(self, name: str) -> Tensor:
-        """``probs`` (N, K), or one of the columns (N,), averaged over the times a row was seen."""
+        """Return ``probs`` (N, K), or one of the columns (N,), averaged over the times a row was
+        seen.
+        """
         times = self.sums[:, 0].clamp(min=1)
         if name == "probs":
             return self.probs / times[:, None]
@@ -62,7 +64,7 @@ class _Averages(Strategy):
 
 
 def missed_labels(probs: Tensor, labels: Tensor) -> Tensor:
-    """Whether the given label of each row is not predicted, (b,).
+    """Return whether the given label of each row is not predicted, (b,).
 
     With several labels a row, (b, K), it is the share of labels that are not predicted.
     """
@@ -129,8 +131,8 @@ class TrainingAverages(_Averages):
 
 
 def doubt(out: Output) -> Tensor:
-    """The noise that the head predicts for each row, (b,) in [0, 1): s/(1 + s) of ‖c‖² or of the
-    mean scale; 1 − τ.
+    """Return the noise that the head predicts for each row, (b,) in [0, 1): s/(1 + s) of ‖c‖² or of
+    the mean scale; 1 − τ.
     """
     if out.attention is not None:
         return 1 - out.attention.detach().sigmoid()

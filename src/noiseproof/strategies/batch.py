@@ -38,13 +38,13 @@ class Batch:
         return self.given if self.soft is None else self.soft
 
     def soft_target(self, num_classes: int, like: Tensor) -> Tensor:
-        """The target as real numbers (b, K), of the dtype of ``like``."""
+        """Return the target as real numbers (b, K), of the dtype of ``like``."""
         if self.target.dim() > 1:
             return self.target
         return F.one_hot(self.target, num_classes).to(like.dtype)
 
     def with_target(self, target: Tensor) -> Batch:
-        """The same rows with another target."""
+        """Return the same rows with another target."""
         return replace(self, target=target)
 
 

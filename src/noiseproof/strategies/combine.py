@@ -84,13 +84,13 @@ def _mixing(strategy: Any, parts: Combination) -> Strategy | None:
 
 
 def _active(strategy: Any, parts: Combination) -> list[Strategy]:
-    """The other strategies that still act in the epochs of ``strategy``."""
+    """Return the other strategies that still act in the epochs of ``strategy``."""
     first = getattr(strategy, "warmup", getattr(strategy, "start", 0))
     return [other for other in parts.strategies if other is not strategy and other.ends > first]
 
 
 def _skipped(strategy: Any, parts: Combination) -> Strategy | None:
-    """A strategy whose hooks the steps of ``strategy`` pass by."""
+    """Return a strategy whose hooks the steps of ``strategy`` pass by."""
     for other in _active(strategy, parts):
         if other.overrides(*IN_STEP, "step") and not other.observes:
             return other
@@ -98,7 +98,9 @@ def _skipped(strategy: Any, parts: Combination) -> Strategy | None:
 
 
 def _changing(strategy: Any, parts: Combination) -> Strategy | None:
-    """A strategy that changes the loss of a row or its gradient in the epochs of ``strategy``."""
+    """Return a strategy that changes the loss of a row or its gradient in the epochs of
+    ``strategy``.
+    """
     for other in _active(strategy, parts):
         if other.sigma or (other.overrides(*IN_STEP) and not other.observes):
             return other
@@ -110,7 +112,10 @@ def _noise_on_targets(strategy: Any, parts: Combination) -> Strategy | None:
 
 
 def _large_noise(strategy: Any, parts: Combination) -> Strategy | None:
-    """Noise larger than a label: rows of small loss have next to no gradient to hold against it."""
+    """Return a strategy whose noise is larger than a label.
+
+    Rows of small loss have next to no gradient to hold against it.
+    """
     largest = parts.num_classes**-0.5
     return next((other for other in _active(strategy, parts) if other.sigma > largest), None)
 

@@ -19,8 +19,8 @@ from noiseproof.strategies.sweeps import log_probs, per_row
 @register("label-correction")
 @dataclass(eq=False)
 class LabelCorrection(Strategy):
-    """Before each epoch from ``start`` on (counted from 0): target = ω·onehot(given) + (1 −
-    ω)·prediction.
+    """Before each epoch from ``start`` on (counted from 0):
+    target = ω·onehot(given) + (1 − ω)·prediction.
 
     ω is each sample's loss, scaled to [0, 1] over the whole set (SLN paper, section 3.3; its Fig.
     10 shows why not 1 − ω). Loss and prediction are from the model that predicts, the momentum
@@ -51,7 +51,7 @@ class LabelCorrection(Strategy):
             return
 
         def measure(rows: Tensor, outs: list[Output]) -> Tensor:
-            """The loss of each row, and what is predicted for it: a class or a distribution."""
+            """Return the loss of each row, and the class or distribution predicted for it."""
             log_p = log_probs(run.loss, outs)
             loss = _cross_entropy(log_p, run.labels(rows))
             if self.against == "current" and self.kept is not None and self.predicted is not None:
@@ -92,7 +92,7 @@ def corrected_targets(
     current: Tensor | None = None,
     soft: bool = False,
 ) -> Tensor:
-    """ω·onehot(given) + (1 − ω)·prediction for all rows (N, K), before an epoch of your own
+    """Return ω·onehot(given) + (1 − ω)·prediction for all rows (N, K), before an epoch of your own
     training loop.
 
     Args:
@@ -118,22 +118,22 @@ def corrected_targets(
 
 
 def _cross_entropy(log_p: Tensor, target: Tensor) -> Tensor:
-    """The loss (b,) of classes (b,) or distributions (b, K)."""
+    """Return the loss (b,) of classes (b,) or distributions (b, K)."""
     if target.dim() == 1:
         return -log_p.gather(1, target[:, None])[:, 0]
     return -(target * log_p).sum(1)
 
 
 def _kept_share(losses: Tensor) -> Tensor:
-    """ω from the losses (N,) of all rows."""
+    """Return ω from the losses (N,) of all rows."""
     low, high = losses.aminmax()
     # 1 where all losses are equal
     return torch.where(high > low, (losses - low) / (high - low), 1.0)
 
 
 def _mixed(kept: Tensor, target: Tensor, predicted: Tensor) -> Tensor:
-    """kept·target + (1 − kept)·predicted (b, K), for predicted classes (b,) or distributions (b,
-    K).
+    """Return kept·target + (1 − kept)·predicted (b, K), for predicted classes (b,) or distributions
+    (b, K).
     """
     if predicted.dim() == 1:
         predicted = F.one_hot(predicted, target.shape[1]).to(kept.dtype)

@@ -18,13 +18,13 @@ class CrowdLayer(Strategy):
     """The loss sees what the annotator a of a label would say of z; the model learns what lies
     behind all of them.
 
-    ``kind=transition``: z' = log(T_aᵀ·softmax(z)) with the rows T_a[k] = softmax(W_a[k]) and W =
-    3·I at first, so that T is P(label | true), as forward correction has it for all labels (Patrini
-    et al. 2017; Tanno et al. 2019, without the trace). ``kind=matrix``: z' = W_a·softmax(z) with W
-    = I at first (Rodrigues and Pereira 2018), which is free to rename classes. W learns by Adam
-    with the rate ``lr``, which no schedule lowers; each model has its own. The prediction is
-    softmax(z). Annotators are in ``NoisyData.annotator`` (noise ``file`` with ``annotators=all``);
-    without any, all labels have one matrix.
+    ``kind=transition``: z' = log(T_aᵀ·softmax(z)) with the rows T_a[k] = softmax(W_a[k]) and
+    W = 3·I at first, so that T is P(label | true), as forward correction has it for all labels
+    (Patrini et al. 2017; Tanno et al. 2019, without the trace). ``kind=matrix``:
+    z' = W_a·softmax(z) with W = I at first (Rodrigues and Pereira 2018), which is free to rename
+    classes. W learns by Adam with the rate ``lr``, which no schedule lowers; each model has its
+    own. The prediction is softmax(z). Annotators are in ``NoisyData.annotator`` (noise ``file``
+    with ``annotators=all``); without any, all labels have one matrix.
     """
 
     kind: Literal["matrix", "transition"] = word(("matrix", "transition"), "transition")
@@ -50,7 +50,7 @@ class CrowdLayer(Strategy):
         ]
 
     def _seen(self, logits: Tensor, weights: Tensor) -> Tensor:
-        """What the annotators of the rows say, as logits (b, K)."""
+        """Return what the annotators of the rows say, as logits (b, K)."""
         if self.kind == "matrix":
             return torch.einsum("blk,bk->bl", weights, logits.softmax(1))
         return (logits.log_softmax(1)[:, :, None] + weights.log_softmax(2)).logsumexp(1)
@@ -70,6 +70,8 @@ class CrowdLayer(Strategy):
         self._adam.load_state_dict({**self._adam.state_dict(), "state": state["adam"]})
 
     def confusion(self, model: int = 0) -> Tensor:
-        """P(label l | true k) of each annotator as it is learned, (A, K, K), rows sum to one."""
+        """Return P(label l | true k) of each annotator as it is learned, (A, K, K), rows sum to
+        one.
+        """
         weights = self.layers[:, model].detach()
         return (weights.transpose(1, 2) if self.kind == "matrix" else weights).softmax(2)

@@ -72,7 +72,7 @@ class EstimatedTargets(_Memory):
             self.keeps.copy_(unknown.scatter(0, best, False)[run.data.given])
 
     def phase(self, run: Run) -> tuple[bool, bool]:
-        """Whether targets follow the model in this epoch, and whether they are updated."""
+        """Return whether targets follow the model in this epoch, and whether they are updated."""
         since = run.epoch - self.start
         return since >= 0, since >= 0 and since % self.every == 0
 
@@ -176,5 +176,5 @@ class ExchangedMemory(TargetMemory):
 
 
 def _predictions(outs: Sequence[Output], run: Run) -> Tensor:
-    """Predicted distributions (b, M, K), as constants."""
+    """Return predicted distributions (b, M, K), as constants."""
     return torch.stack([run.loss.scores(out).detach().softmax(1) for out in outs], 1)

@@ -21,8 +21,8 @@ from noiseproof.strategies.sweeps import evaluating, per_row
 
 
 def draw_mix(purpose: str, alpha: float, n: int, run: Run) -> tuple[float, Tensor]:
-    """λ = max(λ′, 1 − λ′) for λ′ ~ Beta(α, α), and a partner for each of ``n`` samples, of this
-    step.
+    """Return λ = max(λ′, 1 − λ′) for λ′ ~ Beta(α, α), and a partner for each of ``n`` samples, of
+    this step.
     """
     drawn = float(np.random.default_rng(run.random.seed_for(purpose, run.step)).beta(alpha, alpha))
     partner = shuffled(n, run.random.generator(purpose, run.step, device="cpu"))
@@ -30,7 +30,7 @@ def draw_mix(purpose: str, alpha: float, n: int, run: Run) -> tuple[float, Tenso
 
 
 def mix(values: Tensor, lam: float, partner: Tensor, batch: Batch, run: Run) -> Tensor:
-    """λ·v + (1 − λ)·v′ for the V views of each row, ``values`` (b, V, …).
+    """Return λ·v + (1 − λ)·v′ for the V views of each row, ``values`` (b, V, …).
 
     V′ may belong to another process.
 
@@ -44,7 +44,7 @@ def mix(values: Tensor, lam: float, partner: Tensor, batch: Batch, run: Run) -> 
 
 
 def second_view(purpose: str, batch: Batch, run: Run, transform: Transform | None = None) -> Tensor:
-    """The rows of the batch in a second augmentation, by default as the first, (b, …)."""
+    """Return the rows of the batch in a second augmentation, by default as the first, (b, …)."""
     transform = transform or run.augment
     if transform is None or not transform.columns:
         return batch.x
@@ -53,19 +53,19 @@ def second_view(purpose: str, batch: Batch, run: Run, transform: Transform | Non
 
 
 def two_views(purpose: str, batch: Batch, run: Run) -> Tensor:
-    """The rows of the batch in both augmentations, (b, 2, …)."""
+    """Return the rows of the batch in both augmentations, (b, 2, …)."""
     return torch.stack([batch.x, second_view(purpose, batch, run)], 1)
 
 
 def mean_prediction(model: nn.Module, x: Tensor, run: Run) -> Tensor:
-    """The predicted distribution (b, K), averaged over the two views of ``x`` (b, 2, …)."""
+    """Return the predicted distribution (b, K), averaged over the two views of ``x`` (b, 2, …)."""
     p = run.loss.scores(run.forward(model, x.flatten(0, 1))).softmax(1)
     return p.view(len(x), 2, -1).mean(1)
 
 
 def interleaved(labelled: Tensor, rest: Tensor, n: int, among: int) -> Tensor:
-    """``n`` rows, ``among`` of them from the rest: at equal distances, so that every step and
-    process gets both.
+    """Return ``n`` rows, ``among`` of them from the rest: at equal distances, so that every step
+    and process gets both.
 
     >>> interleaved(torch.tensor([0, 1, 2]), torch.tensor([8, 9]), 8, 4)
     tensor([0, 8, 1, 9, 2, 8, 0, 9])
@@ -81,7 +81,7 @@ def interleaved(labelled: Tensor, rest: Tensor, n: int, among: int) -> Tensor:
 
 
 def ramped(epochs: float, ramp: float) -> float:
-    """From 0 to 1 over ``ramp`` epochs."""
+    """Return what rises from 0 to 1 over ``ramp`` epochs."""
     if not ramp:
         return 1.0
     return min(1.0, epochs / ramp)
@@ -100,7 +100,7 @@ def mixmatch(
     purpose: str,
     class_weights: float | Tensor = 1.0,
 ) -> tuple[Tensor, Tensor]:
-    """The loss (b,) and mean prediction (b, K) of network ``m`` for the mixed views of rows
+    """Return the loss (b,) and mean prediction (b, K) of network ``m`` for the mixed views of rows
     (Berthelot et al. 2019).
 
     CE of the labelled rows, each class with its weight, plus ``weight``·‖p − t‖²/K of the others:
@@ -127,8 +127,8 @@ def mixmatch(
 
 
 def imbalance(p: Tensor, batch: Batch, run: Run) -> Tensor:
-    """KL(uniform ‖ mean prediction) from the predictions (b, K): its contributions (b,), of which
-    it is the mean.
+    """Return what each row contributes, (b,), to KL(uniform ‖ mean prediction), which is the mean
+    of it.
     """
     counted = p.detach()
     if batch.counts is not None:
@@ -141,7 +141,7 @@ def imbalance(p: Tensor, batch: Batch, run: Run) -> Tensor:
 
 
 def row_losses(run: Run) -> Tensor:
-    """The cross entropy of every given label, by model: (N, M)."""
+    """Return the cross entropy of every given label, by model: (N, M)."""
 
     def losses_of(rows: Tensor, outs: list[Output]) -> Tensor:
         label = run.labels(rows)
@@ -153,7 +153,7 @@ def row_losses(run: Run) -> Tensor:
 
 
 def predicted_by_all(run: Run) -> Tensor:
-    """Whether each given label is what every model predicts, (N,)."""
+    """Return whether each given label is what every model predicts, (N,)."""
 
     def agreement(rows: Tensor, outs: list[Output]) -> Tensor:
         return (
@@ -166,12 +166,13 @@ def predicted_by_all(run: Run) -> Tensor:
 
 
 def sharpen(p: Tensor) -> Tensor:
-    """p_k² / Σ_i p_i² of distributions (b, K), which is more confident (temperature ½)."""
+    """Return p_k² / Σ_i p_i² of distributions (b, K), which is more confident (temperature ½)."""
     return (2 * p.log()).softmax(1)
 
 
 def clean_posterior(losses: Tensor) -> Tensor:
-    """The probability that each loss (N,) comes from the lower of two Gaussians, (N,) float64.
+    """Return the probability that each loss (N,) comes from the lower of two Gaussians, (N,)
+    float64.
 
     They are fitted by EM from the clusters of k-means, with DivideMix's settings. Computed on the
     CPU, where sums are reproducible.
@@ -319,7 +320,7 @@ class DivideMix(Strategy):
         )
 
     def _trust(self, m: int) -> Tensor:
-        """The trust of network ``m`` in each label, (N,)."""
+        """Return the trust of network ``m`` in each label, (N,)."""
         trust = self.trust[m]
         assert trust is not None
         return trust
@@ -373,8 +374,8 @@ class DivideMix(Strategy):
 
     @torch.no_grad()
     def _guess(self, m: int, x: Tensor, batch: Batch, run: Run) -> Tensor:
-        """The target of network ``m`` for each row (b, K): from its label, or from the predictions
-        of both networks.
+        """Return the target of network ``m`` for each row (b, K): from its label, or from the
+        predictions of both networks.
         """
         trust = self._trust(m)[batch.rows, None]
         rest = (trust <= 0.5)[:, 0]

@@ -17,8 +17,8 @@ from noiseproof.strategies.run import Run, Strategy, register
 @register("momentum")
 @dataclass(eq=False)
 class MomentumModel(Strategy):
-    """θ′ ← α·θ′ + (1 − α)·θ after every step; θ′ predicts in place of θ (SLN paper, section 4.1: α
-    = 0.999).
+    """θ′ ← α·θ′ + (1 − α)·θ after every step; θ′ predicts in place of θ (SLN paper, section 4.1:
+    α = 0.999).
 
     By default α is the paper's, or less in a run of fewer than 20 000 steps: it averages over a
     twentieth of them. Batch statistics are averaged with the weights; integers, such as counts of
@@ -61,7 +61,7 @@ class MomentumModel(Strategy):
 
 
 def default_alpha(steps: int, most: float = 0.999) -> float:
-    """α that averages over a twentieth of the ``steps`` of a run, ``most`` at most.
+    """Return the α that averages over a twentieth of the ``steps`` of a run, ``most`` at most.
 
     >>> default_alpha(500), default_alpha(50_000)
     (0.96, 0.999)
@@ -70,7 +70,7 @@ def default_alpha(steps: int, most: float = 0.999) -> float:
 
 
 def update_average(average: nn.Module, model: nn.Module, alpha: float = 0.999) -> None:
-    """θ′ ← α·θ′ + (1 − α)·θ, for each step of your own training loop.
+    """Update θ′ ← α·θ′ + (1 − α)·θ, for each step of your own training loop.
 
     ``average`` starts as a copy of ``model``.
 

@@ -53,13 +53,13 @@ class Processes:
         return torch.cat(parts)[: batch.count]
 
     def share(self, values: Tensor) -> Tensor:
-        """The values (b, …) of this process's rows, out of all rows of the step (count, …)."""
+        """Return the values (b, …) of this process's rows, out of the whole step (count, …)."""
         if self.world_size == 1:
             return values
         return values[(self.places(len(values)) % len(values)).to(values.device)]
 
     def places(self, count: int) -> Tensor:
-        """The positions of this process's rows in a step of ``count`` rows.
+        """Return the positions of this process's rows in a step of ``count`` rows.
 
         Those from ``count`` on do not count.
         """
@@ -67,7 +67,7 @@ class Processes:
         return torch.arange(self.rank * size, (self.rank + 1) * size)
 
     def merge(self, parts: Sequence[tuple[Tensor, Tensor, Tensor]], num_rows: int) -> Tensor:
-        """Values (N, …) by row number, from the (rows, counts, values) of every process's
+        """Return values (N, …) by row number, from the (rows, counts, values) of every process's
         ``sweep``.
         """
         rows, counts, values = (torch.cat(column) for column in zip(*parts, strict=True))
@@ -76,20 +76,20 @@ class Processes:
         return self.sum(merged)
 
     def sum(self, values: Tensor) -> Tensor:
-        """The sum over all processes."""
+        """Return the sum over all processes."""
         if self.world_size > 1:
             values = _Sum.apply(values)  # type: ignore[no-untyped-call]
         return values
 
     def max(self, values: Tensor) -> Tensor:
-        """The maximum over all processes."""
+        """Return the maximum over all processes."""
         if self.world_size > 1:
             values = values.clone()
             torch.distributed.all_reduce(values, torch.distributed.ReduceOp.MAX)
         return values
 
     def any(self, flag: bool) -> bool:
-        """Whether ``flag`` is set in any process."""
+        """Return whether ``flag`` is set in any process."""
         return bool(self.max(torch.tensor(int(flag), device=self.device)))
 
     def broadcast_buffers(self, models: Sequence[nn.Module]) -> None:

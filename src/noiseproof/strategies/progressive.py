@@ -88,7 +88,7 @@ class ProgressiveStopping(Strategy):
         return start, start + self.block_epochs, start + self.block_epochs + self.head_epochs
 
     def phase(self, run: Run) -> int:
-        """The stage of the epoch."""
+        """Return the stage of the epoch."""
         return sum(run.epoch >= end for end in self.ends_of_stages)
 
     def restarts(self, epoch: int) -> bool:
@@ -122,28 +122,32 @@ class ProgressiveStopping(Strategy):
         self._adam = torch.optim.Adam(weights, self.lr, fused=True, capturable=on_gpu)
 
     def _blocks(self, model: Classifier, stage: int) -> list[nn.Module]:
-        """The parts of the backbone that the ``stage`` draws again."""
+        """Return the parts of the backbone that the ``stage`` draws again."""
         return last_block(model.backbone) if stage == BLOCK else []
 
     def _renewed(self, stage: int) -> list[nn.Parameter]:
-        """The weights that the ``stage`` draws again."""
+        """Return the weights that the ``stage`` draws again."""
         parts: list[nn.Module] = []
         for model in self._classifiers:
             parts += [*self._blocks(model, stage), model.head]
         return [weight for part in parts for weight in part.parameters()]
 
     def _choose(self, run: Run) -> None:
-        """Choose the rows whose given label is predicted."""
+        """Choose the rows whose given label is predicted, and weigh classes by their number.
+
+        A class of which no label is predicted keeps all its rows: it could not come back otherwise.
+        """
 
         def probs(rows: Tensor, outs: list[Output]) -> Tensor:
             return log_probs(run.loss, outs).exp()
 
         first, second = (per_row(run, probs, augment=f"{self.name} {view}") for view in (1, 2))
         given = run.data.given
-        agrees = (first + second).argmax(1) == given
-        agrees |= (torch.bincount(given[agrees], minlength=run.num_classes) == 0)[given]
-        counts = torch.bincount(given[agrees], minlength=run.num_classes).to(run.dtype)
-        self.chosen.copy_(agrees)  # in place: a CUDA graph holds the addresses
+        chosen = (first + second).argmax(1) == given
+        is_lost = torch.bincount(given[chosen], minlength=run.num_classes) == 0  # (K,)
+        chosen |= is_lost[given]
+        counts = torch.bincount(given[chosen], minlength=run.num_classes).to(run.dtype)
+        self.chosen.copy_(chosen)  # in place: a CUDA graph holds the addresses
         if self.balance:
             weights = torch.where(counts > 0, counts[counts > 0].mean() / counts, 0)
             self.class_weights.copy_(weights.clamp(max=self.heaviest))
@@ -192,9 +196,9 @@ class ProgressiveMixMatch(ProgressiveStopping):
         unlabelled:  t = sharpen(p)
         loss = Σ_k w_k·CE_k(labelled) + λ_u·r·‖p − t‖²/K (unlabelled)
 
-    on inputs and targets mixed with λ ~ Beta(α, α), λ ≥ ½, among all views of the step, where w_k =
-    min(3, n̄/n_k), and r rises linearly from 0 to 1 over ``ramp`` epochs. α is ``alpha`` in the
-    first half of the run, then ``late_alpha``.
+    on inputs and targets mixed with λ ~ Beta(α, α), λ ≥ ½, among all views of the step, where
+    w_k = min(3, n̄/n_k), and r rises linearly from 0 to 1 over ``ramp`` epochs. α is ``alpha`` in
+    the first half of the run, then ``late_alpha``.
 
     CIFAR-N: T₁ = 20 of 300 epochs, λ_u = 5 on CIFAR-10, 35 and 75 on CIFAR-100; the head is renewed
     for 5, no block. Other losses than ``ce``, and strategies that change targets, outputs or
@@ -267,7 +271,7 @@ class ProgressiveMixMatch(ProgressiveStopping):
 
     @torch.no_grad()
     def _guess(self, m: int, x: Tensor, batch: Batch, run: Run) -> Tensor:
-        """The target of each row (b, K): its label, or what network ``m`` predicts."""
+        """Return the target of each row (b, K): its label, or what network ``m`` predicts."""
         target = batch.soft_target(run.num_classes, self.class_weights).clone()
         rest = ~self.chosen[batch.rows]
         # not through the wrapper for several processes: others may have no such row
@@ -277,7 +281,7 @@ class ProgressiveMixMatch(ProgressiveStopping):
 
 
 def last_block(backbone: nn.Module) -> list[nn.Module]:
-    """The last part of a network that has layers, and all that follows it.
+    """Return the last part of a network that has layers, and all that follows it.
 
     Empty where no layer comes before.
 

@@ -18,8 +18,8 @@ from noiseproof.strategies.sweeps import predict_log_probs
 
 
 def agreed_counts(p: Tensor, given: Tensor, wanted: Tensor) -> Tensor:
-    """How many rows of each class (K,) predictions ``p`` (N, K) leave to trust, where ``wanted``
-    (K,) are its share.
+    """Return how many rows of each class (K,) predictions ``p`` (N, K) leave to trust, where
+    ``wanted`` (K,) are its share.
 
     They are the rows whose label is predicted or, up to ``wanted``, has twice the odds of its share
     of all labels. Noise that is the same for all classes brings their sizes closer to N/K, never
@@ -128,8 +128,8 @@ class ProMix(Strategy):
         return Step(outs, losses.detach(), weights)
 
     def _choose(self, p: Tensor, batch: Batch, run: Run) -> tuple[Tensor, Tensor]:
-        """The rows of a step that each network trains on (count, 2), and their labels, from ``p``
-        (count, 2, K).
+        """Return the rows of a step that each network trains on (count, 2), and their labels, from
+        ``p`` (count, 2, K).
         """
         assert self.small is not None
         given = run.data.given[batch.all_rows, None].expand(-1, 2)  # (count, 2)
@@ -149,8 +149,8 @@ class ProMix(Strategy):
     def _losses(
         self, m: int, view: Tensor, chosen: Tensor, labels: Tensor, batch: Batch, run: Run
     ) -> Tensor:
-        """The loss of each row (b,) for network ``m``, from what is chosen of the rows of all
-        processes (count,).
+        """Return the loss of each row (b,) for network ``m``, from what is chosen of the rows of
+        all processes (count,).
         """
         places = chosen.nonzero()[:, 0]
         lam, order = draw_mix(f"promix {m}", self.alpha, len(places), run)

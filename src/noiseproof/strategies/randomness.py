@@ -37,14 +37,14 @@ class Randomness:
         self._step_seeds = [0] * SEEDS_AT_ONCE
 
     def seed_for(self, purpose: str, *occasion: int) -> int:
-        """A seed for one purpose and occasion."""
+        """Return a seed for one purpose and occasion."""
         return derive_seed(self.seed, zlib.crc32(purpose.encode()), *occasion)
 
     def generator(
         self, purpose: str, *occasion: int, device: torch.device | str | None = None
     ) -> torch.Generator:
-        """A generator for one purpose and occasion, on the device of the run unless another is
-        given.
+        """Return a generator for one purpose and occasion, on the device of the run unless another
+        is given.
         """
         if self.is_in_step and device is None and self.step_generator is not None:
             return self.step_generator
@@ -52,11 +52,11 @@ class Randomness:
         return derive_generator(*key, device=self.device if device is None else device)
 
     def normal(self, purpose: str, batch: Batch, *shape: int) -> Tensor:
-        """Standard normal numbers for the rows of ``batch``, (b, *shape)."""
+        """Return standard normal numbers for the rows of ``batch``, (b, *shape)."""
         return self._draw(torch.randn, purpose, batch, shape)
 
     def uniform(self, purpose: str, batch: Batch, *shape: int) -> Tensor:
-        """Uniform numbers in [0, 1) for the rows of ``batch``, (b, *shape)."""
+        """Return uniform numbers in [0, 1) for the rows of ``batch``, (b, *shape)."""
         return self._draw(torch.rand, purpose, batch, shape)
 
     def _draw(

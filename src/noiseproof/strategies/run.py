@@ -143,15 +143,15 @@ class Run:
                     group["lr"] = rate
 
     def forward(self, model: nn.Module, x: Tensor) -> Output:
-        """The output of ``model`` for ``x``: computed in the run's precision, returned in the
-        data's.
+        """Return the output of ``model`` for ``x``: computed in the run's precision, returned in
+        the data's.
         """
         with self.fabric.autocast():
             out: Output = model(x)
         return Output._make(v if v is None else v.to(self.dtype) for v in out)
 
     def losses(self, out: Output, target: Tensor, batch: Batch) -> Tensor:
-        """The loss of each row of ``batch`` (b,).
+        """Return the loss of each row of ``batch`` (b,).
 
         Rows that only fill up a share are not the others' peers.
         """
@@ -165,19 +165,19 @@ class Run:
         return losses
 
     def total(self, values: Tensor) -> Tensor:
-        """The sum over all processes, with a gradient, in a step, which all of them make at
+        """Return the sum over all processes, with a gradient, in a step, which all of them make at
         once.
         """
         return self.processes.sum(values) if self.random.is_in_step else values
 
     def backward(self, losses: Tensor, batch: Batch) -> None:
-        """The gradient of the mean of ``losses`` (M, b) over all processes' rows, of each model by
-        itself.
+        """Compute the gradient of the mean of ``losses`` (M, b) over all processes' rows, of each
+        model by itself.
         """
         self.fabric.backward(self.mean(losses, batch))
 
     def mean(self, losses: Tensor, batch: Batch) -> Tensor:
-        """The scalar that ``backward`` differentiates."""
+        """Return the scalar that ``backward`` differentiates."""
         if batch.counts is not None:
             losses = losses * batch.counts
         # DDP averages over processes, each of which holds its share of the rows.
@@ -188,7 +188,7 @@ class Run:
         self.stopped = self.stopped or reason
 
     def make_batch(self, rows: Tensor, raw: Tensor | None = None) -> Batch:
-        """The batch of this process: its share of the ``rows`` of a step, augmented.
+        """Return the batch of this process: its share of the ``rows`` of a step, augmented.
 
         All processes have equally many rows: if they do not divide evenly, some rows fill up the
         last shares, and ``counts`` is 0 for them. ``raw`` are the inputs, where they are known.
@@ -220,8 +220,8 @@ class Run:
         )
 
     def labels(self, rows: Tensor) -> Tensor:
-        """The labels of training ``rows`` as a loss takes them: given classes (b,), or real numbers
-        (b, K).
+        """Return the labels of training ``rows`` as a loss takes them: given classes (b,), or real
+        numbers (b, K).
         """
         labels = self.data.labels[rows]
         if labels.dim() == 2:
@@ -231,13 +231,13 @@ class Run:
     def fetch(
         self, x: Inputs, rows: Tensor, transform: Transform | None, params: Tensor | None = None
     ) -> Tensor:
-        """The inputs ``rows`` of ``x`` on the device, transformed."""
+        """Return the inputs ``rows`` of ``x`` on the device, transformed."""
         return self.prepare(next(read_batches(x, [rows])), transform, params)
 
     def prepare(
         self, x: Tensor, transform: Transform | None, params: Tensor | None = None
     ) -> Tensor:
-        """Raw inputs as the models take them."""
+        """Return raw inputs as the models take them."""
         x = x.to(self.device, non_blocking=True)
         if params is None:
             params = x.new_empty(len(x), 0, dtype=torch.float32)
@@ -291,48 +291,48 @@ class Strategy:
         check_fields(self)
 
     def setup(self, run: Run) -> None:
-        """Before the first epoch, and before a checkpoint is loaded: check data and models, and
-        allocate tables.
+        """Check data and models, and allocate tables, before the first epoch.
+
+        Where a checkpoint is loaded, it is loaded afterwards.
         """
 
     def bind(self, run: Run) -> None:
         """Refer to the models of ``run``.
 
-        A copy of a strategy that ``joins`` is bound to those of S stacked runs.
-
-        That copy's ``targets`` gets the rows of all runs, treats each by itself and draws with
+        A copy of a strategy that ``joins`` is bound to the models of S stacked runs. That copy's
+        ``targets`` gets the rows of all runs, treats each by itself and draws with
         ``run.random.normal`` or ``uniform``; its ``after_step`` finds weights (S, …), which it must
         not write. It overrides no other hook inside a step or at the ends of an epoch, and
         remembers nothing.
         """
 
     def start_epoch(self, run: Run) -> None:
-        """Before each epoch; passes over the whole set (``strategies.sweeps``) belong here."""
+        """Act before each epoch; passes over the whole set (``strategies.sweeps``) belong here."""
 
     def phase(self, run: Run) -> Hashable:
-        """What the hooks inside a step branch on in this epoch; a change captures the step
+        """Return what the hooks inside a step branch on in this epoch; a change captures the step
         again.
         """
         return None
 
     def rows(self, rows: Tensor, run: Run) -> Tensor:
-        """The rows that this epoch trains on, in order."""
+        """Return the rows that this epoch trains on, in order."""
         return rows
 
     def targets(self, batch: Batch, run: Run) -> Batch:
-        """The batch with other inputs or targets, before the forward pass."""
+        """Return the batch with other inputs or targets, before the forward pass."""
         return batch
 
     def outputs(self, outs: list[Output], batch: Batch, run: Run) -> list[Output]:
-        """The outputs of the models, before the loss."""
+        """Return the outputs of the models, before the loss."""
         return outs
 
     def revise(self, batch: Batch, outs: list[Output], run: Run) -> Batch:
-        """The batch with other targets, after the forward pass."""
+        """Return the batch with other targets, after the forward pass."""
         return batch
 
     def weights(self, losses: Tensor, outs: list[Output], batch: Batch, run: Run) -> Tensor | None:
-        """A factor for each row's loss, from the losses (M, b) of this step.
+        """Return a factor for each row's loss, from the losses (M, b) of this step.
 
         None stands for one everywhere.
         """
@@ -341,27 +341,30 @@ class Strategy:
     def penalties(
         self, losses: Tensor, outs: list[Output], batch: Batch, run: Run
     ) -> Tensor | None:
-        """A term to add to each row's weighed loss (M, b), with a gradient.
+        """Return a term to add to each row's weighed loss (M, b), with a gradient.
 
         The record shows losses without it.
         """
         return None
 
     def step(self, batch: Batch, run: Run) -> Step | None:
-        """The escape hatch: its own forward, loss and backward; None leaves them to the loop."""
+        """Make forward, loss and backward in place of the loop; None leaves them to the loop.
+
+        This is the escape hatch for methods that the other hooks cannot express.
+        """
         return None
 
     def gradients(self, run: Run) -> None:
-        """After backward, before clipping and the optimiser's step."""
+        """Change gradients after backward, before clipping and the optimiser's step."""
 
     def after_step(self, run: Run) -> None:
-        """After the optimiser's step."""
+        """Act after the optimiser's step."""
 
     def end_epoch(self, metrics: dict[str, float], run: Run) -> None:
-        """After the epoch's metrics are known; ``run.stop(reason)`` ends the training."""
+        """Act when the epoch's metrics are known; ``run.stop(reason)`` ends the training."""
 
     def state_dict(self) -> dict[str, Any]:
-        """The attributes named in ``remembers``.
+        """Return the attributes named in ``remembers``.
 
         Override it where they are not tensors or plain values.
         """
@@ -378,12 +381,12 @@ class Strategy:
         return math.inf
 
     def restarts(self, epoch: int) -> bool:
-        """Whether it sets the models back to their first weights at the start of ``epoch``."""
+        """Return whether models go back to their first weights at the start of ``epoch``."""
         return False
 
     @classmethod
     def overrides(cls, *hooks: str) -> bool:
-        """Whether the class overrides any of these hooks."""
+        """Return whether the class overrides any of these hooks."""
         return any(getattr(cls, hook) is not getattr(Strategy, hook) for hook in hooks)
 
     def __str__(self) -> str:

@@ -44,17 +44,17 @@ class SmallLoss(Strategy):
             self.max_norm = 1.0
 
     def forgotten(self, T: int) -> float:
-        """forget(T), the share of rows that are left out T epochs after the start."""
+        """Return forget(T), the share of rows that are left out T epochs after the start."""
         if T >= self.ramp:
             return self.forget
         return self.forget * (T / self.ramp)
 
     def num_kept(self, batch: Batch, run: Run) -> int:
-        """The number of rows of a step that are trained on."""
+        """Return the number of rows of a step that are trained on."""
         return max(1, int((1 - self.forgotten(run.epoch - self.start)) * batch.count))
 
     def phase(self, run: Run) -> Hashable:
-        """The share that is left out, which decides how many rows are kept.
+        """Return the share that is left out, which decides how many rows are kept.
 
         It is None before ``start``.
         """
@@ -69,14 +69,14 @@ class SmallLoss(Strategy):
         return self.select(order, self.num_kept(batch, run), batch, run)
 
     def select(self, order: Tensor, kept: int, batch: Batch, run: Run) -> Tensor:
-        """The weights (M, b) of the rows in the ``order`` of their losses (count, M)."""
+        """Return the weights (M, b) of the rows in the ``order`` of their losses (count, M)."""
         return _mean_over(order[:kept], batch, run)
 
 
 @torch.no_grad()
 def given_losses(losses: Tensor, outs: list[Output], batch: Batch, run: Run) -> Tensor:
-    """The losses (M, b) of the given labels, from the ``losses`` of the targets where these are the
-    same.
+    """Return the losses (M, b) of the given labels, from the ``losses`` of the targets where these
+    are the same.
     """
     if batch.target is batch.label:
         return losses
@@ -84,7 +84,9 @@ def given_losses(losses: Tensor, outs: list[Output], batch: Batch, run: Run) -> 
 
 
 def _ranked(values: Tensor, batch: Batch, run: Run) -> Tensor:
-    """Positions in ``batch.all_rows`` by ascending values (M, b), for each model: (count, M)."""
+    """Return positions in ``batch.all_rows`` by ascending values (M, b), for each model: (count,
+    M).
+    """
     gathered = run.processes.gather(values.T, batch)
     if any(strategy.sigma and run.epoch < strategy.ends for strategy in run.strategies):
         gathered = quantiles(gathered, run.processes.gather(batch.given, batch), run.num_classes)
@@ -92,7 +94,7 @@ def _ranked(values: Tensor, batch: Batch, run: Run) -> Tensor:
 
 
 def quantiles(values: Tensor, classes: Tensor, num_classes: int) -> Tensor:
-    """(r + ½)/n for the r-th smallest of the n values of each class, (N, M).
+    """Return (r + ½)/n for the r-th smallest of the n values of each class, (N, M).
 
     Equal ones keep their order.
 
@@ -114,8 +116,8 @@ def quantiles(values: Tensor, classes: Tensor, num_classes: int) -> Tensor:
 
 
 def _mean_over(chosen: Tensor, batch: Batch, run: Run, factor: float = 1.0) -> Tensor:
-    """Weights (M, b) that turn the mean over a step into ``factor`` times that over the positions
-    ``chosen`` (n, M).
+    """Return weights (M, b) that turn the mean over a step into ``factor`` times that over the
+    positions ``chosen`` (n, M).
     """
     weights = torch.zeros(batch.count, chosen.shape[1], device=chosen.device, dtype=run.dtype)
     if len(chosen):

@@ -20,8 +20,8 @@ ROWS = 1024  # of a forward pass without gradients; more on a GPU, see ``sweep_r
 
 
 def sweep_rows(rows: int, numbers: int, memory: int) -> int:
-    """Rows of each forward pass over ``rows`` inputs of ``numbers`` numbers each, on a GPU with
-    ``memory`` bytes.
+    """Return the number of rows of each forward pass over ``rows`` inputs of ``numbers`` numbers
+    each, on a GPU with ``memory`` bytes.
 
     The passes are equal and few: a small network waits for the host, which starts every kernel of
     every pass.
@@ -107,20 +107,20 @@ def per_row(
     x: Inputs | None = None,
     **options: Any,
 ) -> Tensor:
-    """``compute(rows, outputs)`` (b, …) of every row of a ``sweep``, by row number: (N, …), equal
-    in all processes.
+    """Return ``compute(rows, outputs)`` (b, …) of every row of a ``sweep``, by row number: (N, …),
+    equal in all processes.
     """
     parts = [(rows, counts, compute(rows, outs)) for rows, counts, outs in sweep(run, x, **options)]
     return run.processes.merge(parts, run.num_rows if x is None else len(x))
 
 
 def predict_log_probs(run: Run, x: Inputs | None = None) -> Tensor:
-    """Log-probabilities (N, K) that the run predicts for ``x``, by default the training set."""
+    """Return predicted log-probabilities (N, K) of ``x``, by default of the training set."""
     return per_row(run, lambda _, outs: log_probs(run.loss, outs), x)
 
 
 def log_probs(loss: Loss, outs: Sequence[Output]) -> Tensor:
-    """Predicted log-probabilities (b, K), with several labels per row of each label.
+    """Return predicted log-probabilities (b, K), with several labels per row of each label.
 
     Those of several models averaged.
     """

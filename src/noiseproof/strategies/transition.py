@@ -82,8 +82,8 @@ class EstimateTransition(Strategy):
         return self.restart and epoch == self.warmup
 
     def phase(self, run: Run) -> bool:
-        """Whether T is estimated: a step captured before that holds optimiser state that a restart
-        has cleared.
+        """Return whether T is estimated: a step captured before that holds optimiser state that a
+        restart has cleared.
         """
         return run.epoch >= self.warmup
 
@@ -93,7 +93,8 @@ class EstimateTransition(Strategy):
 
 
 def with_right_rows(T: Tensor, counts: Tensor, right: float) -> Tensor:
-    """Row k is (n_k·T_k + right·e_k)/(n_k + right), where n_k is ``counts`` (K,).
+    """Return the matrix whose row k is (n_k·T_k + right·e_k)/(n_k + right), where n_k is ``counts``
+    (K,).
 
     >>> with_right_rows(torch.tensor([[0.6, 0.4], [0.6, 0.4]]), torch.tensor([100, 0]), 100.0)
     tensor([[0.8000, 0.2000],
@@ -106,7 +107,8 @@ def with_right_rows(T: Tensor, counts: Tensor, right: float) -> Tensor:
 
 
 def invertible(T: Tensor) -> Tensor:
-    """T, or the first of (1 − ε)·T + ε·I, ε = 0.01, 0.02, …, whose condition number is at most 100.
+    """Return T, or the first of (1 − ε)·T + ε·I, ε = 0.01, 0.02, …, whose condition number is at
+    most 100.
 
     >>> invertible(torch.tensor([[0.7, 0.3], [0.7, 0.3]]))
     tensor([[0.7060, 0.2940],

@@ -20,7 +20,7 @@ _RIDGES = tuple(10 ** (step / 2) for step in range(-6, 4))
 
 
 def choose_method(num_classes: int, rows: int, noise: float | None) -> str:
-    """The method that ``auto`` stands for.
+    """Return the method that ``auto`` stands for.
 
     | where | method | because |
     | --- | --- | --- |
@@ -41,7 +41,7 @@ def choose_method(num_classes: int, rows: int, noise: float | None) -> str:
 
 
 def estimate_noise(task: Task, *, seed: int = 0) -> float | None:
-    """The share of wrong labels among a task's training rows, without training.
+    """Return the share of wrong labels among a task's training rows, without training.
 
     It is None for fewer than 50 rows.
 
@@ -68,8 +68,8 @@ def estimate_noise(task: Task, *, seed: int = 0) -> float | None:
 
 
 def _inputs(task: Task, rows: Tensor) -> Tensor:
-    """The normalised inputs of ``rows``, (N, D), block by block, so that they are in memory only
-    once.
+    """Return the normalised inputs of ``rows``, (N, D), block by block, so that they are in memory
+    only once.
     """
     x = torch.empty(0)
     parts = blocks(task.train.x, rows)
@@ -84,8 +84,8 @@ def _inputs(task: Task, rows: Tensor) -> Tensor:
 
 
 def squared_distances(x: Tensor) -> Tensor:
-    """‖x_i − x_j‖² of all rows, (N, N) float64, as a sum over blocks of columns, since images have
-    many.
+    """Return ‖x_i − x_j‖² of all rows, (N, N) float64, as a sum over blocks of columns, since
+    images have many.
     """
     columns = torch.split(x, max(1, BLOCK // len(x)), dim=1)
     return torch.as_tensor(
@@ -94,8 +94,8 @@ def squared_distances(x: Tensor) -> Tensor:
 
 
 def leave_one_out(squared: Tensor, y: Tensor, num_classes: int) -> Tensor:
-    """Class probabilities (N, K) of each row by kernel ridge regression on all others, in closed
-    form.
+    """Return class probabilities (N, K) of each row by kernel ridge regression on all others, in
+    closed form.
 
     With H = k(k + rI)⁻¹ the prediction without row i is (Hy − H_ii·y)_i/(1 − H_ii). Of two lengths
     of the Gaussian kernel and ten ridges r, the pair with the smallest squared error is used.

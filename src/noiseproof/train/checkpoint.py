@@ -114,7 +114,9 @@ def load(path: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
 
 
 def load_last_good(folder: Path, run: Run) -> tuple[Path, dict[str, Any]]:
-    """The last checkpoint that is whole, with its path; damaged ones after it get other names."""
+    """Return the last checkpoint that is whole, with its path; damaged ones after it get other
+    names.
+    """
     rank = run.processes.rank
     error: Exception = ValueError("no checkpoint")
     for path in reversed(checkpoints(folder)):
@@ -142,13 +144,13 @@ def load_last_good(folder: Path, run: Run) -> tuple[Path, dict[str, Any]]:
 
 
 def checkpoints(folder: Path) -> list[Path]:
-    """The checkpoints in ``folder``, oldest first."""
+    """Return the checkpoints in ``folder``, oldest first."""
     matches = ((_NAME.fullmatch(path.name), path) for path in folder.glob("*.safetensors"))
     return [path for _, path in sorted((int(match[1]), path) for match, path in matches if match)]
 
 
 def latest(folder: Path) -> Path | None:
-    """The last checkpoint in ``folder``."""
+    """Return the last checkpoint in ``folder``."""
     return next(reversed(checkpoints(folder)), None)
 
 
@@ -183,7 +185,7 @@ def _writing(path: Path) -> Iterator[None]:
 
 
 def to_json(value: Any) -> str:
-    """Plain values as readable JSON."""
+    """Return plain values as readable JSON."""
     return json.dumps(value, indent=2, default=str) + "\n"
 
 
@@ -196,7 +198,9 @@ def _read(path: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
 
 
 def _take_tensors(value: Any, tensors: dict[str, Tensor], name: str = "") -> Any:
-    """``value`` as JSON can hold it, its tensors moved to ``tensors`` under their dotted names."""
+    """Return ``value`` as JSON can hold it, its tensors moved to ``tensors`` under their dotted
+    names.
+    """
     if isinstance(value, Tensor):
         while name in tensors:  # {"a.b": …, "a": {"b": …}}
             name += "'"

@@ -106,7 +106,7 @@ class _Probe(Strategy):
 def estimate(
     task: Task, method: Method | str, settings: Settings, *, fabric: Fabric | None = None
 ) -> Estimate:
-    """Time and memory of a run, from its first steps on this machine.
+    """Return the time and memory of a run, from its first steps on this machine.
 
     Evaluating a row is assumed to cost a third of training on it; work of strategies between epochs
     is not included.

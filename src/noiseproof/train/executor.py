@@ -37,7 +37,7 @@ class Executor(Protocol):
 
 
 def make_executor(stepper: Stepper) -> Executor:
-    """The fastest executor for the run."""
+    """Return the fastest executor for the run."""
     accelerate = provided("executors")
     executor: Executor | None = accelerate and accelerate.make_executor(stepper)
     return executor or Eager(stepper)

@@ -59,7 +59,7 @@ class Predictor(nn.Module):
 
     @classmethod
     def of(cls, result: Result) -> Predictor:
-        """The predictor of a finished run."""
+        """Return the predictor of a finished run."""
         return cls(result.models, result.run.loss, result.run.normalise)
 
     @property
@@ -71,8 +71,8 @@ class Predictor(nn.Module):
         return self._mean([self._probabilities(out) for out in self._outputs(x)])
 
     def with_variance(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Class probabilities (B, K), and the variance of the logits that the head predicts, their
-        mean (B,).
+        """Return class probabilities (B, K), and the variance of the logits that the head predicts,
+        their mean (B,).
         """
         outs = self._outputs(x)
         variances = [None if self.loss is None else self.loss.variance(out) for out in outs]

@@ -81,7 +81,7 @@ class DivergenceGuard:
         raise self.error(good_steps, f"Likely: {' or '.join(causes)}. Lower it, or clip gradients.")
 
     def error(self, good_steps: int, cause: str) -> Diverged:
-        """The error of a run that diverged after ``good_steps``."""
+        """Return the error of a run that diverged after ``good_steps``."""
         last = None if self.folder is None else latest(self.folder / "checkpoints")
         return Diverged(
             f"Loss or weights are not finite at step {good_steps + 1} (epoch {self.run.epoch + 1})."

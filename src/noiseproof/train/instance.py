@@ -60,8 +60,8 @@ def averaged_predictions(
     out: str | Path | None = None,
     progress: EpochProgress | None = None,
 ) -> Tensor:
-    """S̄ (N, K): the average over epochs of the predictions of a model trained with cross entropy
-    on the dataset.
+    """Return S̄ (N, K): the average over epochs of the predictions of a model trained with cross
+    entropy on the dataset.
 
     ``corrupt(data, "chen:rate=0.4", features=averaged_predictions(data, CHEN_CIFAR10))`` is the
     noise of Chen et al. 2020, Algorithm 1 (SLN paper, section 4.1). With ``out``, an interrupted

@@ -176,7 +176,7 @@ LOGGERS: dict[str, Callable[[Path], Logger]] = {
 
 
 def make_loggers(names: Iterable[str], folder: Path) -> list[Logger]:
-    """The loggers of these names, with their files in ``folder``.
+    """Return the loggers of these names, with their files in ``folder``.
 
     >>> make_loggers(["paper"], Path("."))
     Traceback (most recent call last):

@@ -254,7 +254,7 @@ def _rows_of_epoch(run: Run) -> Tensor:
 
 
 def _split(rows: Tensor, run: Run, drop_last: bool) -> tuple[Tensor, ...]:
-    """The rows of each step, ``run.batch_size`` of them, fewer in the last one."""
+    """Return the rows of each step, ``run.batch_size`` of them, fewer in the last one."""
     full = run.batch_size
     parts = torch.split(rows, full)
     last = len(parts[-1])
@@ -277,7 +277,7 @@ def _end_epoch(run: Run, metrics: Metrics) -> None:
 def reopen(
     task: Task, method: Method, settings: Settings, *, seed: int, fabric: Fabric, folder: str | Path
 ) -> Result:
-    """The run in ``folder`` as its last checkpoint has it, for analysis."""
+    """Return the run in ``folder`` as its last checkpoint has it, for analysis."""
     path = latest(Path(folder, "checkpoints"))
     if path is None:
         raise FileNotFoundError(

@@ -131,7 +131,7 @@ class MethodContext:
 
     @classmethod
     def of(cls, task: Task, settings: Settings) -> MethodContext:
-        """The context of a task and the settings of a run."""
+        """Return the context of a task and the settings of a run."""
         rows = len(task.train)
         K = task.train.num_classes
         dataset = task.dataset
@@ -158,8 +158,8 @@ class MethodContext:
 
     @classmethod
     def of_classes(cls, num_classes: int) -> MethodContext:
-        """The context without a task: 100 rows of each class, in batches and epochs of the default
-        settings.
+        """Return the context without a task: 100 rows of each class, in batches and epochs of the
+        default settings.
         """
         settings = Settings()
         rows = 100 * num_classes
@@ -177,11 +177,11 @@ class MethodContext:
         return self.num_classes**2 > 1000
 
     def epoch(self, share: float) -> int:
-        """The epoch after that share of the training: not the first, and not after the last."""
+        """Return the epoch after that share of training, neither the first nor past the last."""
         return min(max(1, round(share * self.epochs)), self.epochs - 1)
 
     def every(self, share: float) -> int:
-        """That share of the training in epochs, at least one."""
+        """Return that share of the training in epochs, at least one."""
         return max(1, round(share * self.epochs))
 
     @property

@@ -63,7 +63,7 @@ def get_method(spec: str, task: Task, settings: Settings) -> Method:
 
 
 def method_loss(spec: str, context: MethodContext) -> Loss:
-    """The loss of a method, or the loss, that ``spec`` names.
+    """Return the loss of a method, or the loss, that ``spec`` names.
 
     If a loss has the name of a method and ``spec`` sets a parameter that only the loss has, it is
     that loss.
@@ -109,7 +109,7 @@ def _assembled(spec: str, context: MethodContext) -> Method:
 
 
 def plain_method(spec: str) -> str:
-    """The canonical spelling of ``spec``.
+    """Return the canonical spelling of ``spec``.
 
     >>> plain_method("gce:q=0.70 & momentum:alpha=.9"), plain_method("mae + 1.0*gce:q=0.7")
     ('gce & momentum:alpha=0.9', 'mae + gce')
@@ -132,7 +132,7 @@ def _first_word(spec: str) -> str:
 
 
 def _is_named(spec: str) -> bool:
-    """Whether it is one of METHODS, and not a sum that begins like one."""
+    """Return whether it is one of METHODS, and not a sum that begins like one."""
     name = _first_word(spec)
     return name in METHODS and len(split_outside_brackets(spec.strip()[len(name) :], "+")) == 1
 
@@ -179,7 +179,7 @@ def _build(spec: str, context: MethodContext) -> Method:
 
 
 def _misplaced(spec: str, context: MethodContext) -> ValueError | None:
-    """The error of a spec with a method or a strategy in the place of a loss; None if it has
+    """Return the error of a spec with a method or a strategy in the place of a loss; None if it has
     none.
     """
     names = [name for name, _ in calls_in(spec)]
@@ -199,7 +199,7 @@ def _misplaced(spec: str, context: MethodContext) -> ValueError | None:
 
 
 def _from_paper(spec: str, context: MethodContext) -> str:
-    """The spec that ``NAME@PAPER:…`` stands for in this context."""
+    """Return the spec that ``NAME@PAPER:…`` stands for in this context."""
     name, _, rest = spec.partition("@")
     paper, params = parse_call(rest)
     data = {key: getattr(context, key) for key in QUALIFIERS if getattr(context, key) is not None}

@@ -38,7 +38,10 @@ Part = str | Callable[[Values], Any]  # a spec, or a function of the method's pa
 
 
 def build(registry: Registry[T], part: Part, values: Values) -> T:
-    """The loss or strategy ``part``; a spec gets all parameters of the method that it has."""
+    """Return the loss or strategy ``part``.
+
+    A spec gets the values of the method for all parameters that it has.
+    """
     if not isinstance(part, str):
         made: T = part(values)
         return made
@@ -48,14 +51,17 @@ def build(registry: Registry[T], part: Part, values: Values) -> T:
 
 
 def weighted(**terms: str) -> Part:
-    """A sum of losses, by the parameter of the method that is the factor of each."""
+    """Return a part that builds a sum of losses, named with the parameter that is their factor."""
     return lambda values: WeightedSum(
         [(values[factor], build(LOSSES, name, values)) for factor, name in terms.items()]
     )
 
 
 def renamed(name: str, **sources: str) -> Part:
-    """A strategy whose parameter ``until`` is the method's ``start`` with ``until="start"``."""
+    """Return a part that builds the strategy ``name`` with parameters of other names.
+
+    With ``until="start"``, its parameter ``until`` is the method's ``start``.
+    """
     return lambda values: build(
         STRATEGIES, name, {**values, **{key: values[source] for key, source in sources.items()}}
     )
@@ -127,22 +133,22 @@ Default = Callable[[MethodContext], Any]
 
 
 def by_classes(few: Any, many: Any) -> Default:
-    """One default for about 10 classes, another for about 100."""
+    """Return one default for about 10 classes, another for about 100."""
     return lambda context: many if context.many else few
 
 
 def epoch(share: float) -> Default:
-    """The epoch after that share of the training."""
+    """Return the epoch after that share of the training."""
     return lambda context: context.epoch(share)
 
 
 def every(share: float) -> Default:
-    """That share of the training in epochs."""
+    """Return that share of the training in epochs."""
     return lambda context: context.every(share)
 
 
 def momentum(most: float) -> Default:
-    """The papers' α, or one that averages over a twentieth of the steps at most."""
+    """Return the papers' α, or one that averages over a twentieth of the steps at most."""
     return lambda context: default_alpha(context.steps, most)
 
 
@@ -151,7 +157,7 @@ def tenth_of_classes(context: MethodContext) -> float:
 
 
 def _sigma(context: MethodContext) -> float:
-    """The SLN paper's σ, or less in short trainings.
+    """Return the SLN paper's σ, or less in short trainings.
 
     It is 0.5 on CIFAR-10 (1 for symmetric noise) and 0.1 or 0.2 on CIFAR-100. Over n rows the
     gradients of a class's weights add up to about n/K, and the noise on them to σ√n: the ratio of
@@ -163,7 +169,8 @@ def _sigma(context: MethodContext) -> float:
 
 
 def _noise_norm(context: MethodContext) -> float:
-    """The largest norm of SLN's gradient: 1, or more for fewer than 300 rows of a class in all.
+    """Return the largest norm of SLN's gradient: 1, or more for fewer than 300 rows of a class in
+    all.
 
     Shorter steps memorise less, but learn less, too.
     """
@@ -171,7 +178,7 @@ def _noise_norm(context: MethodContext) -> float:
 
 
 def _noise_end(context: MethodContext) -> int:
-    """SLN's noise ends after two thirds of the training.
+    """Return the epoch at which SLN's noise ends, after two thirds of the training.
 
     The rest fits clean rows that the noise kept from being fitted. In half of a long training,
     wrong labels are fitted as well. Where the start of a correction is given, it ends there.
@@ -181,7 +188,7 @@ def _noise_end(context: MethodContext) -> int:
 
 
 def _until_learned(context: MethodContext) -> int:
-    """The epochs in which 100 rows of each class are seen, at most half of the training.
+    """Return the epochs in which 100 rows of each class are seen, at most half of the training.
 
     Before that, small losses show which classes are learned, not which labels are right. On 50 000
     images it is 0, as in the papers.
@@ -190,7 +197,7 @@ def _until_learned(context: MethodContext) -> int:
 
 
 def _selection_start(context: MethodContext) -> int:
-    """The first epoch that leaves rows out: half of the training if the share is guessed.
+    """Return the first epoch that leaves rows out: half of the training if the share is guessed.
 
     Right labels are learned first. A fifth with the largest losses among right labels is mostly of
     a few hard classes, which would then never be learned.
@@ -199,7 +206,8 @@ def _selection_start(context: MethodContext) -> int:
 
 
 def _selection_ramp(context: MethodContext) -> int:
-    """The epochs until all of the share is left out: 10 as in the papers, at most a tenth of all.
+    """Return the epochs until all of the share is left out: 10 as in the papers, at most a tenth of
+    all.
 
     A guessed share is reached over a quarter: where labels are clean, it takes hard rows away from
     what still learns.
@@ -208,7 +216,7 @@ def _selection_ramp(context: MethodContext) -> int:
 
 
 def _backward_start(context: MethodContext) -> int:
-    """The epochs before T is estimated: a fifth.
+    """Return the epochs before T is estimated: a fifth.
 
     In fewer than ten epochs, training is not restarted with T, and waits for ``_until_learned``.
     """
@@ -217,7 +225,8 @@ def _backward_start(context: MethodContext) -> int:
 
 
 def _right_rows(context: MethodContext) -> float:
-    """``estimate-transition:right`` for ``backward``: 100 as for ``forward``, plus a class's size.
+    """Return ``estimate-transition:right`` for ``backward``: 100 as for ``forward``, plus a class's
+    size.
 
     T⁻¹ makes errors of T larger, and wrong labels that are fitted as well: with classes of equal
     size, T is halfway to the identity at least.
@@ -226,7 +235,8 @@ def _right_rows(context: MethodContext) -> float:
 
 
 def _is_short(context: MethodContext) -> bool:
-    """Whether a second start would leave too little of the training, or have too little behind it.
+    """Return whether a second start would leave too little of the training, or have too little
+    behind it.
 
     Layers that are kept have seen an eighth of the training: 100 rows of a class at least.
     """
@@ -234,7 +244,7 @@ def _is_short(context: MethodContext) -> bool:
 
 
 def _pes_start(context: MethodContext) -> int | None:
-    """PES's epochs of all layers: 25 of 200, or half if no layers are renewed.
+    """Return PES's epochs of all layers: 25 of 200, or half if no layers are renewed.
 
     In fewer than ten epochs it is all of them: no label is memorised yet, so that there is nothing
     to stop early.
@@ -245,7 +255,8 @@ def _pes_start(context: MethodContext) -> int | None:
 
 
 def _head_epochs(context: MethodContext) -> int:
-    """PES's epochs of the head, 5 of 200, but 50 steps if possible, with some epochs left over.
+    """Return PES's epochs of the head, 5 of 200, but 50 steps if possible, with some epochs left
+    over.
 
     With ten steps on 1200 rows, the layers predicted too few labels to continue from. In fewer than
     ten epochs or 200 steps there is no time for it: nothing is renewed.
@@ -256,7 +267,7 @@ def _head_epochs(context: MethodContext) -> int:
 
 
 def _block_epochs(context: MethodContext) -> int:
-    """PES's epochs of the block, 7 of 200, with the rules of ``_head_epochs``."""
+    """Return PES's epochs of the block, 7 of 200, with the rules of ``_head_epochs``."""
     if _is_short(context):
         return 0
     left = _epochs_left(context) - _head_epochs(context)
@@ -272,18 +283,18 @@ def _epochs_left(context: MethodContext) -> int:
 
 
 def _renewed_rate(context: MethodContext) -> float:
-    """PES's rate of Adam: 1e-4 for 1755 steps of the head, and more for fewer steps."""
+    """Return PES's rate of Adam: 1e-4 for 1755 steps of the head, and more for fewer steps."""
     steps = context.steps / context.epochs * max(1, _head_epochs(context))
     return round(min(0.01, max(1e-4, 0.1755 / steps)), 6)
 
 
 def root_start(context: MethodContext) -> float:
-    """The start of LN's heads at which the first squares of the other logits sum to about 1."""
+    """Return the start of LN's heads with which the squares of the other logits sum to about 1."""
     return round(1 / math.sqrt(context.num_classes), 3)  # (K − 1)·start² ≈ 1
 
 
 def _half_balanced(context: MethodContext) -> list[float]:
-    """The mean of the shares of the given labels and of equal shares.
+    """Return the mean of the shares of the given labels and of equal shares.
 
     L = nll_y − Σ_k π_k nll_k prefers the class of the largest P(y = k | x) − π_k, which is right if
     all π_k are equal (Liu & Guo 2020 have another factor elsewhere, which depends on the noise).
@@ -298,7 +309,7 @@ def _half_balanced(context: MethodContext) -> list[float]:
 
 
 def _bias(context: MethodContext, C: float) -> float:
-    """ε of the bias paper's Eq. 4, or 0 where few classes make it negative."""
+    """Return ε of the bias paper's Eq. 4, or 0 where few classes make it negative."""
     return max(0.0, logit_bias(context.num_classes, C))
 
 
@@ -310,7 +321,7 @@ def _biased(values: Values) -> Loss:
 
 
 def _cycled(inner: Part) -> Part:
-    """The bias paper's cycle in the proportion of ε(K) to ε(1000)."""
+    """Return the bias paper's cycle in the proportion of ε(K) to ε(1000)."""
 
     def cycle(values: Values) -> Loss:
         ratio = _bias(values["context"], values["C"]) / logit_bias(1000, values["C"])
@@ -339,7 +350,7 @@ def _calibrated_sum(values: Values) -> Loss:
 
 
 def _moved(name: str, by: Literal["shift", "scale"]) -> Part:
-    """The curriculum paper's w⁺ or w*, of unit maximum.
+    """Return the curriculum paper's w⁺ or w*, of unit maximum.
 
     Up to ten classes there is nothing to cancel, unless a τ is given.
     """
@@ -355,12 +366,12 @@ def _moved(name: str, by: Literal["shift", "scale"]) -> Part:
 
 
 def _without_prior(context: MethodContext) -> int | None:
-    """A tenth of the training; without a prior there is nothing to wait for."""
+    """Return a tenth of the training; without a prior there is nothing to wait for."""
     return context.epoch(0.1) if context.given.get("prior", 0) is not None else None
 
 
 def _of_classes(name: str) -> Part:
-    """A loss whose T is of the number of classes."""
+    """Return a loss whose T is of the number of classes."""
     return lambda values: build(LOSSES, name, {**values, "T": values["context"].num_classes})
 
 
@@ -831,8 +842,8 @@ _DIVIDEMIX: dict[str, Any] = {
 
 
 def _warmup(context: MethodContext) -> int:
-    """DivideMix's warm-up: 10 or 30 epochs, 30 % of the training at most, but until labels are
-    learned.
+    """Return DivideMix's warm-up: 10 or 30 epochs, 30 % of the training at most, but until labels
+    are learned.
     """
     usual: int = by_classes(10, 30)(context)
     return max(_until_learned(context), min(usual, context.epoch(0.3)))

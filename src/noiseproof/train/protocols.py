@@ -9,7 +9,7 @@ from noiseproof.train.settings import Settings
 
 @cache
 def protocols() -> dict[tuple[str, str], Settings]:
-    """All protocols, by paper and dataset.
+    """Return all protocols, by paper and dataset.
 
     Some papers have several, or repeat another's (``zhou2021``).
     """
@@ -21,7 +21,7 @@ def protocols() -> dict[tuple[str, str], Settings]:
 
 
 def protocol(paper: str, dataset: str) -> Settings:
-    """The settings with which ``paper`` trains on ``dataset``, its model among them.
+    """Return the settings with which ``paper`` trains on ``dataset``, its model among them.
 
     CIFAR-10N and CIFAR-100N are trained on as CIFAR-10 and CIFAR-100. What is not part of a run's
     settings, such as how an epoch samples Clothing1M, is in docs/bench.md.

@@ -112,7 +112,7 @@ class Record:
                 table[m, batch.all_rows] = gathered
 
     def _sample_values(self, m: int, scores: Tensor, batch: Batch, step: Step) -> dict[str, Tensor]:
-        """What is recorded of every sample where ``samples`` are asked for."""
+        """Return what is recorded of every sample where ``samples`` are asked for."""
         out = step.outs[m]
         weights = torch.ones_like(step.losses[m]) if step.weights is None else step.weights[m]
         values = {
@@ -282,7 +282,7 @@ class Record:
 
 
 def pull(loss: Loss, out: Output, label: Tensor) -> Tensor:
-    """½‖∂L/∂z‖₁ of each row, the gradient on its logits.
+    """Return ½‖∂L/∂z‖₁ of each row, the gradient on its logits.
 
     Equals w(Δ) if L is a function of Δ (curriculum paper, §4).
 
@@ -303,8 +303,8 @@ def pull(loss: Loss, out: Output, label: Tensor) -> Tensor:
 def _evaluate(
     run: Run, x: Inputs, labels: Sequence[Tensor], soft: Tensor | None = None, top: int = 1
 ) -> list[Tensor]:
-    """Nll, accuracy among the ``top`` and of the ensemble on ``labels[0]``, and accuracy on each of
-    ``labels``.
+    """Return the nll, accuracy among the ``top`` and of the ensemble on ``labels[0]``, and accuracy
+    on each of ``labels``.
 
     All but the ensemble's are averages over the models. Rows of no class (−1) do not count.
     The nll of ``soft`` labels (N, K) is −Σ_k q_k log p_k.
@@ -333,7 +333,7 @@ def _evaluate(
 def _class_values(
     scores: Tensor, columns: Sequence[Tensor], soft: Tensor | None, top: int
 ) -> list[Tensor]:
-    """The values of each row (n,) that ``_evaluate`` averages."""
+    """Return the values of each row (n,) that ``_evaluate`` averages."""
     y = columns[0].clamp(min=0)
     log_p = scores.log_softmax(2).double()
     predicted = scores.argmax(2)
@@ -351,7 +351,8 @@ def _class_values(
 
 
 def _label_values(scores: Tensor, columns: Sequence[Tensor]) -> list[Tensor]:
-    """As ``_class_values`` for rows with several labels, in shares of their K labels.
+    """Return the values of ``_class_values`` for rows with several labels, in shares of their K
+    labels.
 
     A top hit is a row without error.
     """
@@ -367,7 +368,7 @@ def _label_values(scores: Tensor, columns: Sequence[Tensor]) -> list[Tensor]:
 
 
 def _plain_loss(loss: Loss, out: Output, label: Tensor) -> Tensor:
-    """The cross entropy of each row, (b,), summed over classes if rows have several labels."""
+    """Return the cross entropy of each row, (b,), summed over classes if it has several labels."""
     scores = loss.scores(out)
     if loss.multilabel:
         return F.binary_cross_entropy_with_logits(scores, label, reduction="none").sum(1)
@@ -375,20 +376,24 @@ def _plain_loss(loss: Loss, out: Output, label: Tensor) -> Tensor:
 
 
 def _predicted(loss: Loss, scores: Tensor) -> Tensor:
-    """The predicted class of each row, (b,); 0 or 1 for each class (b, K) if rows have several."""
+    """Return the predicted class of each row, (b,); 0 or 1 for each class (b, K) if rows have
+    several.
+    """
     if loss.multilabel:
         return (scores > 0).long()
     return scores.argmax(1)
 
 
 def best_epoch(metrics: Sequence[Metrics], metric: str) -> Metrics | None:
-    """The metrics of the first epoch with the largest ``metric``; None if it was not measured."""
+    """Return the metrics of the first epoch with the largest ``metric``; None if it was not
+    measured.
+    """
     measured = [row for row in metrics if not math.isnan(row.get(metric, math.nan))]
     return max(measured, key=lambda row: row[metric]) if measured else None
 
 
 def to_csv(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Rows, such as metrics, as CSV; numbers are read back exactly."""
+    """Return rows, such as metrics, as CSV; numbers are read back exactly."""
     text = io.StringIO()
     if rows:
         names = dict.fromkeys(name for row in rows for name in row)

@@ -73,21 +73,21 @@ class Settings:
         self.make_schedule()
 
     def make_optimizer(self) -> Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]:
-        """The factory of the optimiser, called with the parameters."""
+        """Return the factory of the optimiser, called with the parameters."""
         name, params = OPTIMIZERS.parse(self.optimizer, {})
         return OPTIMIZERS.create(name, **params)
 
     def make_schedule(self) -> Factor:
-        """The factor of the learning rate as a function of the epoch."""
+        """Return the factor of the learning rate as a function of the epoch."""
         name, params = SCHEDULES.parse(self.schedule, {})
         return SCHEDULES.create(name, **params)
 
     def batch_rows(self, num_rows: int) -> int:
-        """The number of rows of a step."""
+        """Return the number of rows of a step."""
         return num_rows if self.batch_size == "full" else min(self.batch_size, num_rows)
 
     def clip_for(self, loss: Loss, strategies: Sequence[Strategy], task: Task) -> float | None:
-        """The largest norm of the gradient; None: any."""
+        """Return the largest norm of the gradient; None: any."""
         if self.clip is not None:
             return self.clip or None
         norms = [loss.max_norm, *(strategy.max_norm for strategy in strategies)]
@@ -96,7 +96,7 @@ class Settings:
         return min(filter(None, norms), default=None)
 
     def model_for(self, task: Task) -> str:
-        """The spec of the backbone.
+        """Return the spec of the backbone.
 
         ``auto`` chooses one that suits the inputs and trains on a CPU.
         """
@@ -110,12 +110,12 @@ class Settings:
         return "resnet32" if max(shape[1:]) <= 64 else "resnet50"
 
     def as_dict(self) -> dict[str, Any]:
-        """The settings that determine the result."""
+        """Return the settings that determine the result."""
         return {name: value for name, value in asdict(self).items() if name not in _IRRELEVANT}
 
 
 def make_fabric(precision: str = "32", **machine: Any) -> Fabric:
-    """Lightning Fabric with one of ``PRECISIONS``.
+    """Return a Lightning Fabric with one of ``PRECISIONS``.
 
     Devices that this machine does not have are refused.
     """

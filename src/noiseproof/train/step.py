@@ -38,7 +38,7 @@ class Stepper:
         )
 
     def steps_at_once(self) -> int:
-        """The largest number of steps that an executor may make before the loop looks at the
+        """Return the largest number of steps that an executor may make before the loop looks at the
         run.
         """
         return min(AT_ONCE, self.pause_every - self.run.step % self.pause_every)
@@ -108,8 +108,8 @@ _RETURNS: dict[str, tuple[tuple[type, ...], str]] = {
 
 
 def call_hook(strategy: Strategy, hook: str, value: Any, *context: Any) -> Any:
-    """The result of a strategy's ``hook``, refused where the loop cannot use it, without reading
-    values of tensors.
+    """Return the result of a strategy's ``hook``, refused where the loop cannot use it, without
+    reading values of tensors.
     """
     result = getattr(strategy, hook)(value, *context)
     types, expected = _RETURNS[hook]
@@ -131,8 +131,8 @@ def call_hook(strategy: Strategy, hook: str, value: Any, *context: Any) -> Any:
 
 
 def forward_backward(batch: Batch, run: Run, strategies: Sequence[Strategy]) -> Step:
-    """Targets, outputs, losses, weights, and the gradient of their mean over the rows of all
-    processes.
+    """Compute targets, outputs, losses, weights, and the gradient of their mean over the rows of
+    all processes.
     """
     batch = make_targets(batch, run, strategies)
     step, loss = compute_loss(
@@ -143,7 +143,7 @@ def forward_backward(batch: Batch, run: Run, strategies: Sequence[Strategy]) -> 
 
 
 def make_targets(batch: Batch, run: Run, strategies: Sequence[Strategy]) -> Batch:
-    """The batch with the targets that the strategies make."""
+    """Return the batch with the targets that the strategies make."""
     for strategy in strategies:
         batch = call_hook(strategy, "targets", batch, run)
     return batch
@@ -152,7 +152,7 @@ def make_targets(batch: Batch, run: Run, strategies: Sequence[Strategy]) -> Batc
 def compute_loss(
     outs: list[Output], batch: Batch, run: Run, strategies: Sequence[Strategy]
 ) -> tuple[Step, Tensor]:
-    """Losses and weights of the rows, and the scalar to differentiate."""
+    """Return losses and weights of the rows, and the scalar to differentiate."""
     for strategy in strategies:
         outs = call_hook(strategy, "outputs", outs, batch, run)
     for strategy in strategies:

@@ -107,7 +107,7 @@ def make_task(
     augment: bool = True,
     data_dir: str | None = None,
 ) -> Task:
-    """The task of training on rows of ``data`` with given labels.
+    """Return the task of training on rows of ``data`` with given labels.
 
     It has the options of ``prepare``.
     """
@@ -160,7 +160,7 @@ def _known_augmentation(dataset: str, paper: str | None) -> tuple[Compose, Compo
 
 
 def find_nonfinite(x: Inputs) -> str | None:
-    """The position of the first NaN or infinite number in ``x`` (N, …).
+    """Return the position of the first NaN or infinite number in ``x`` (N, …).
 
     It is None if there is none, or ``x`` is lazy.
     """
@@ -177,7 +177,7 @@ def find_nonfinite(x: Inputs) -> str | None:
 
 
 def _normalisation(x: Inputs) -> Transform:
-    """Zero mean and unit variance of each channel of images, of each feature of vectors."""
+    """Return what gives each channel of images, or feature of vectors, zero mean and variance 1."""
     indices = torch.arange(0, len(x), max(1, len(x) // SAMPLE_ROWS))
     are_images = next(read_batches(x, [indices[:1]])).dim() == 4
     over: tuple[int, ...] = (0,)
@@ -216,12 +216,12 @@ def _normalisation(x: Inputs) -> Transform:
 
 
 def blocks(x: Inputs, indices: Tensor) -> tuple[Tensor, ...]:
-    """``indices`` of rows of ``x`` in parts of at most ``BLOCK`` numbers, or of one row."""
+    """Return ``indices`` of rows of ``x`` in parts of at most ``BLOCK`` numbers, or of one row."""
     return torch.split(indices, max(1, BLOCK // next(read_batches(x, [indices[:1]])).numel()))
 
 
 def noise_kind(noise: str) -> tuple[str, float | None]:
-    """Kind and rate of a noise spec, as in the tables of the papers.
+    """Return the kind and rate of a noise spec, as in the tables of the papers.
 
     >>> noise_kind("asymmetric-cifar10:rate=0.4"), noise_kind("none")
     (('asymmetric', 0.4), ('none', 0.0))

@@ -36,8 +36,8 @@ class CalibrationScores:
 
 
 def reliability(labels: ArrayLike, pred_probs: ArrayLike, *, bins: int = BINS) -> pd.DataFrame:
-    """Accuracy and mean confidence of the samples in bins (low, high] of confidence, of equal
-    width.
+    """Return accuracy and mean confidence of the samples in bins (low, high] of confidence, of
+    equal width.
     """
     y, p = check_predictions(labels, pred_probs)
     bins = check_count("bins", bins, 1)
@@ -59,8 +59,8 @@ def reliability(labels: ArrayLike, pred_probs: ArrayLike, *, bins: int = BINS) -
 
 
 def calibration(labels: ArrayLike, pred_probs: ArrayLike, *, bins: int = BINS) -> CalibrationScores:
-    """Expected calibration error over ``bins`` bins (Guo et al. 2017), NLL and Brier score against
-    ``labels``.
+    """Return the expected calibration error over ``bins`` bins (Guo et al. 2017), NLL and Brier
+    score against ``labels``.
 
     >>> scores = calibration([0, 0, 1], [[0.9, 0.1], [0.9, 0.1], [0.7, 0.3]], bins=2)
     >>> round(scores.ece, 4), round(scores.nll, 4), round(scores.brier, 4)  # 5/6 sure, 2/3 right
@@ -114,8 +114,8 @@ def calibration_figure(runs: Mapping[str, Predictions]) -> pd.DataFrame:
 
 
 def annotator_nll(annotations: ArrayLike, pred_probs: ArrayLike) -> float:
-    """Mean over rows of the mean of −log p(y) over the labels of a row (LN paper, App. G.2, Eq. 29
-    and Table 4).
+    """Return the mean over rows of the mean of −log p(y) over the labels of a row (LN paper, App.
+    G.2, Eq. 29 and Table 4).
 
     ``annotations`` are (N, A), −1 where an annotator did not label a row.
     """

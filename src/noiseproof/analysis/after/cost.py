@@ -13,8 +13,8 @@ from noiseproof.core.grammar import format_value, parse_call, parse_sum
 
 
 def costs(records: Mapping[str, Sequence[pd.DataFrame]]) -> pd.DataFrame:
-    """Seconds of training, with the passes of the record, and the last test accuracy, each a mean
-    over records.
+    """Return seconds of training, with the passes of the record, and the last test accuracy, each a
+    mean over records.
 
     ``low`` and ``high`` are the smallest and the largest accuracy.
 
@@ -60,8 +60,8 @@ def cost_figure(runs: Runs) -> tuple[pd.DataFrame, dict[str, Any]] | None:
 
 
 def sensitivity(runs: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
-    """Mean, standard deviation (over seeds, n − 1) and number of runs of each combination of the
-    columns ``by``.
+    """Return the mean, standard deviation (over seeds, n − 1) and number of runs of each
+    combination of the columns ``by``.
     """
     groups = runs.groupby(list(by), sort=True)["test_accuracy"]
     table = groups.agg(mean="mean", std="std", runs="count").reset_index()

@@ -64,7 +64,8 @@ def tsne(features: ArrayLike) -> Array:
 
 
 def feature_map(run: RunFolder) -> pd.DataFrame:
-    """t-SNE of the penultimate features of 500 training rows, drawn at random (SLN paper, Fig. 7).
+    """Return a t-SNE map of the penultimate features of 500 training rows, drawn at random (SLN
+    paper, Fig. 7).
 
     Returns ``x``, ``y``, ``row``, the ``given`` label, ``label`` (right, wrong or unknown) and the
     true ``class`` (the given one if it is not known) of each row.

@@ -96,8 +96,8 @@ class Landscape:
         return float(self.losses[middle, middle])
 
     def sharpness(self, radius: float = RADIUS) -> float:
-        """100 · (max_{‖(α, β)‖ ≤ radius} L − L(0)) / (1 + L(0)) over the points of the grid (Keskar
-        et al. 2017, in a circle).
+        """Return 100 · (max_{‖(α, β)‖ ≤ radius} L − L(0)) / (1 + L(0)) over the points of the grid
+        (Keskar et al. 2017, in a circle).
         """
         check_number("radius", radius, "(0, inf)")
         distance = torch.hypot(self.points[:, None], self.points[None, :])
@@ -134,7 +134,7 @@ class Landscape:
 
 
 def cross_entropy(out: Output | Tensor, target: Tensor) -> Tensor:
-    """−log p_y of each row."""
+    """Return −log p_y of each row."""
     logits = out if isinstance(out, Tensor) else out.logits
     return F.cross_entropy(logits.to(wide(logits.dtype)), target, reduction="none")
 
@@ -375,7 +375,7 @@ def gradient_noise_figure(runs: Runs) -> pd.DataFrame:
 
 
 def landscape_figures(landscapes: Mapping[str, Landscape]) -> list[Figure]:
-    """Contours and surfaces of landscapes, by name (SLN paper, Fig. 2)."""
+    """Return contours and surfaces of landscapes, by name (SLN paper, Fig. 2)."""
     made = [maker(comparable(landscapes)) for maker in (contour_figure, surface_figure)]
     return [drawn for drawn in made if isinstance(drawn, Figure)]
 

@@ -63,8 +63,8 @@ class Predictions:
 
 
 def check_predictions(labels: ArrayLike, pred_probs: ArrayLike) -> tuple[Array, Array]:
-    """``labels`` (N,) and ``pred_probs`` (N, K) as arrays, refused unless they are classes and
-    probabilities.
+    """Return ``labels`` (N,) and ``pred_probs`` (N, K) as arrays, refused unless they are classes
+    and probabilities.
     """
     y = np.asarray(labels)
     p = np.asarray(pred_probs, dtype=np.float64)
@@ -99,7 +99,7 @@ def _same_rows(**columns: ArrayLike) -> list[Array]:
 
 
 def label_losses(labels: ArrayLike, pred_probs: ArrayLike) -> Array:
-    """−log p_y of each row, (N,)."""
+    """Return −log p_y of each row, (N,)."""
     y, p = check_predictions(labels, pred_probs)
     with np.errstate(divide="ignore"):  # probability zero: the loss is infinite
         losses: Array = -np.log(p[np.arange(len(y)), y])
@@ -244,8 +244,8 @@ def dissection(
     *,
     size: int | None = None,
 ) -> pd.DataFrame:
-    """Samples in ascending order of loss, ``size`` to an interval, counted by the four cases (SLN
-    paper, Fig. 4).
+    """Return the samples in ascending order of loss, ``size`` to an interval, counted by the four
+    cases (SLN paper, Fig. 4).
 
     ``rank`` is the number of samples before the middle of an interval. There are 50 intervals by
     default.
@@ -300,8 +300,8 @@ def dissection_figure(runs: Mapping[str, Predictions]) -> pd.DataFrame:
 def label_probability(
     labels: ArrayLike, pred_probs: ArrayLike, clean: ArrayLike | None = None
 ) -> pd.DataFrame:
-    """Density of p_y, the probability of the given label, separately for right and wrong labels
-    (SLN paper, Fig. 3).
+    """Return the density of p_y, the probability of the given label, separately for right and wrong
+    labels (SLN paper, Fig. 3).
     """
     y, p = check_predictions(labels, pred_probs)
     p_y = np.clip(p[np.arange(len(y)), y], 0, 1)

@@ -126,15 +126,15 @@ def _forecast(loss: Loss, weights: MeanWeights, given: Loss) -> Forecast:
     """Return the forecast of ``loss``, with the names of ``given``, of which it is ``settled``."""
     judged = verdict(loss, weights)
     total = weights.of(loss)
-    way = weights.way
+    distance = weights.distance
     start = total(0.0)
     behind = total(-FALL)
-    learnt = total(way)
+    learnt = total(distance)
     terms = []
     pairs = list(zip(terms_of(given), terms_of(loss), strict=True))
     for (factor, named), (scale, term) in pairs if len(pairs) > 1 else ():
         weight = weights.of(term)
-        largest = largest_weight(term, weight, way)
+        largest = largest_weight(term, weight, distance)
         terms.append(
             Term(
                 str(named),
@@ -143,7 +143,7 @@ def _forecast(loss: Loss, weights: MeanWeights, given: Loss) -> Forecast:
                 left_behind=ratio(weight(-FALL), largest),
                 share=ratio(scale * weight(0.0), start),
                 share_left_behind=ratio(scale * weight(-FALL), behind),
-                share_learnt=ratio(scale * weight(way), learnt),
+                share_learnt=ratio(scale * weight(distance), learnt),
             )
         )
     return Forecast(
@@ -185,7 +185,7 @@ def _judged(loss: Loss, weights: MeanWeights, why: str) -> Alternative:
 
 
 def _attentive(loss: Loss, weights: MeanWeights) -> tuple[Alternative, ...]:
-    """NAL with the smallest λ of a grid that learns."""
+    """Return NAL with the smallest λ of a grid that learns."""
     if not isinstance(loss, NoiseAttention):
         return ()
     why = "a λ that makes turning away from a label cost more"
@@ -197,7 +197,7 @@ def _attentive(loss: Loss, weights: MeanWeights) -> tuple[Alternative, ...]:
 
 
 def _alternatives(loss: Loss, result: Forecast, weights: MeanWeights) -> tuple[Alternative, ...]:
-    """Calibrated losses with a better forecast, the best first."""
+    """Return calibrated losses with a better forecast, the best first."""
     better = []
     for why, candidate in _candidates(loss, result, weights.num_classes):
         judged = verdict(candidate, weights)
@@ -234,5 +234,5 @@ def _candidates(loss: Loss, result: Forecast, K: int) -> Iterator[tuple[str, Los
 
 
 def _round(value: float) -> float:
-    """To three digits, which a user can type."""
+    """Round to three digits, which a user can type."""
     return float(f"{value:.3g}")

@@ -24,8 +24,8 @@ On = Literal["labels", "logits"]
 
 
 def logit_noise_covariance(probs: Tensor) -> Tensor:
-    """M (…, K, K) of SLN's noise on ∂L/∂z, with the covariance σ_y²·M, for predicted probabilities
-    (…, K) (SLN paper, Proposition 2).
+    """Return M (…, K, K) of SLN's noise on ∂L/∂z, with the covariance σ_y²·M, for predicted
+    probabilities (…, K) (SLN paper, Proposition 2).
 
     M_ii = K(p_i − 1/K)² + (K − 1)/K and M_ij = K·p_i·p_j − p_i − p_j.
 
@@ -41,8 +41,8 @@ def logit_noise_covariance(probs: Tensor) -> Tensor:
 
 
 def weight_noise_covariance(jacobian: Tensor, probs: Tensor | None = None) -> Tensor:
-    """M (P, P) of the noise on ∂L/∂θ of one sample, with the covariance σ²·M, from the ``jacobian``
-    ∂z/∂θ (K, P) of its logits.
+    """Return M (P, P) of the noise on ∂L/∂θ of one sample, with the covariance σ²·M, from the
+    ``jacobian`` ∂z/∂θ (K, P) of its logits.
 
     Without ``probs`` M_ij = ⟨∂z/∂θ_i, ∂z/∂θ_j⟩, of noise on the gradient in the logits (SLN paper,
     Proposition 1). With the predicted ``probs`` p (K,) M_ij = ⟨∂log p/∂θ_i, ∂log p/∂θ_j⟩, of SLN

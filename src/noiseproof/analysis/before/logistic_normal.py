@@ -21,8 +21,8 @@ POINTS = 81
 
 
 def attenuation(lams: Sequence[float]) -> pd.DataFrame:
-    """LN's ``loss`` term r²/σ² and the size of its ``gradient`` r/σ² over the ``residual`` r, at
-    the best variance.
+    """Return LN's ``loss`` term r²/σ² and the size of its ``gradient`` r/σ² over the ``residual``
+    r, at the best variance.
 
     In one dimension the best variance that Σ^½ = c² + λ reaches is σ² = max(λ², r²) (LN paper,
     section 3.1 and B.4).

@@ -61,18 +61,24 @@ class Start:
 
 
 def starting_losses(runs: Runs) -> Start:
-    """Return the losses of runs on the untrained model of the first run, or on simulated logits if
-    its data is not at hand.
+    """Return the losses of runs, each once, and the first logits of the first run's model.
+
+    They are functions of the logits of one row, or LN, which has figures of its own; losses that
+    need other outputs or other rows are left out. The logits are simulated if the data of the first
+    run is not at hand.
     """
     losses = {}
     for run in runs.values():
         with suppress(NotARun):  # a method that has to be passed
             loss = run.method.loss
-            if isinstance(loss, LN) or (loss.needs == {"logits"} and loss.independent_rows):
+            is_of_logits = loss.needs == {"logits"} and loss.independent_rows
+            if is_of_logits or isinstance(loss, LN):
                 losses[str(loss)] = loss
     run = next(iter(runs.values()))
     start = Start(list(losses.values()), run.num_classes)
     if losses:
+        # What is not at hand: data without a name or with other rows (NotARun is a ValueError), or
+        # data whose files are missing.
         with suppress(ValueError, OSError):
             logits, labels = initial_logits(run.task, run.method, run.settings, seed=run.seed)
             return replace(start, logits=logits, labels=labels)
@@ -124,8 +130,8 @@ def mean_weight(
 
 
 def weights(losses: Sequence[Loss | str], num_classes: int) -> pd.DataFrame:
-    """``weight`` over ``margin`` of each ``loss``, divided by its maximum (curriculum paper, Figs.
-    2, 5-8).
+    """Return ``weight`` over ``margin`` of each ``loss``, divided by its maximum (curriculum paper,
+    Figs. 2, 5-8).
     """
     start = expected_margin(num_classes)
     tables = []
@@ -194,8 +200,8 @@ def _density_steps(values: Tensor, column: str) -> pd.DataFrame:
 
 
 def average_errors(losses: Sequence[Loss | str], num_classes: Sequence[int]) -> pd.DataFrame:
-    """``error`` ⟨δ_k⟩ over ``logit`` z_k of each ``loss`` and number of ``classes`` (bias paper,
-    Eq. 3).
+    """Return ``error`` ⟨δ_k⟩ over ``logit`` z_k of each ``loss`` and number of ``classes`` (bias
+    paper, Eq. 3).
     """
     tables = []
     for classes in num_classes:
@@ -246,8 +252,8 @@ def average_error_figure(start: Start) -> pd.DataFrame | None:
 
 
 def error_map(loss: Loss | str, num_classes: int, free: tuple[str, str]) -> pd.DataFrame:
-    """``pull`` −⟨δ_k⟩(0) over two hyperparameters, and the ``solution`` where it equals that for
-    100 classes.
+    """Return ``pull`` −⟨δ_k⟩(0) over two hyperparameters, and the ``solution`` where it equals that
+    for 100 classes.
 
     The first one is ``x``, the second one ``y`` or ``solution``, each from a tenth to ten times its
     value (bias paper, appendix Fig. 4).
@@ -283,7 +289,9 @@ def error_map(loss: Loss | str, num_classes: int, free: tuple[str, str]) -> pd.D
 
 
 def error_map_figure(loss: Loss | str, num_classes: int, free: tuple[str, str]) -> Figure:
-    """−⟨δ_k⟩(0) over two hyperparameters, with the line on which it equals that for 100 classes."""
+    """Return −⟨δ_k⟩(0) over two hyperparameters, with the line on which it equals that for 100
+    classes.
+    """
     table = error_map(loss, num_classes, free)
     table["log_pull"] = np.log10(table["pull"].where(table["pull"] > 0))
     return Figure(
@@ -308,8 +316,8 @@ def error_map_figure(loss: Loss | str, num_classes: int, free: tuple[str, str]) 
 
 
 def logit_biases() -> pd.DataFrame:
-    """``bias`` ε over the number of ``classes``, for mean probabilities C of the label (bias paper,
-    Eq. 4).
+    """Return ``bias`` ε over the number of ``classes``, for mean probabilities C of the label (bias
+    paper, Eq. 4).
     """
     counts = (2, 3, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000)
     rows = [(f"C = {c:g}", K, logit_bias(K, c)) for c in (0.1, 0.15, 0.2) for K in counts]

@@ -38,8 +38,8 @@ def check_of_logits(loss: Loss, num_classes: int, given: Loss | None = None) -> 
 class Robustness:
     """The theorem that covers a loss, with its numbers."""
 
-    # Σ_y L(z, y) is the same for all z (bias paper, Eq. 1): robust to symmetric noise below (K −
-    # 1)/K
+    # Σ_y L(z, y) is the same for all z (bias paper, Eq. 1): robust to symmetric noise below
+    # (K − 1)/K
     symmetric: bool
     total: float  # mean of that sum over random logits
     spread: float  # largest minus smallest sum over random logits
@@ -53,9 +53,9 @@ def robustness(loss: Loss | str, num_classes: int, transition: Tensor | None = N
     """Test a loss for the symmetric (bias paper, Eq. 1) and the asymmetric condition (curriculum
     paper, §3.1).
 
-    ``transition`` (K, K) is T[i, j] = P(given j | true i). The infimum of (l(p_i) − l(p_i +
-    p_j))/(l(0) − l(p_j)) is computed; App. A.3 swaps the cases of AUL, which is asymmetric for
-    every r̃ ≤ 1 if q ≤ 1, and up to ((a − 1)/a)^(q−1) if q > 1.
+    ``transition`` (K, K) is T[i, j] = P(given j | true i). The infimum of
+    (l(p_i) − l(p_i + p_j))/(l(0) − l(p_j)) is computed; App. A.3 swaps the cases of AUL, which is
+    asymmetric for every r̃ ≤ 1 if q ≤ 1, and up to ((a − 1)/a)^(q−1) if q > 1.
 
     >>> robustness("mae", 10).symmetric, robustness("ce", 10).symmetric
     (True, False)
@@ -75,7 +75,7 @@ def robustness(loss: Loss | str, num_classes: int, transition: Tensor | None = N
 
 
 def _sums_over_labels(loss: Loss, num_classes: int, draws: int = 16) -> Tensor:
-    """Σ_y L(z, y) for random logits of several sizes."""
+    """Return Σ_y L(z, y) for random logits of several sizes."""
     generator = torch.Generator().manual_seed(0)
     labels = torch.arange(num_classes)
     sums = []
@@ -87,8 +87,8 @@ def _sums_over_labels(loss: Loss, num_classes: int, draws: int = 16) -> Tensor:
 
 
 def _noise_ratio(transition: Tensor, num_classes: int) -> float:
-    """r̃ = max_{i ≠ y} P(given i | true y)/P(given y | true y), infinite if the true label is never
-    given.
+    """Return r̃ = max_{i ≠ y} P(given i | true y)/P(given y | true y), infinite if the true label
+    is never given.
     """
     T = torch.as_tensor(transition, dtype=torch.float64)
     if (
@@ -106,15 +106,15 @@ def _noise_ratio(transition: Tensor, num_classes: int) -> float:
 
 
 def _largest_ratio(loss: Loss) -> float:
-    """inf (l(p_i) − l(p_i + p_j))/(l(0) − l(p_j)) over p_i + p_j ≤ 1: zero for unbounded losses, at
-    most one.
+    """Return inf (l(p_i) − l(p_i + p_j))/(l(0) − l(p_j)) over p_i + p_j ≤ 1: zero for unbounded
+    losses, at most one.
     """
 
     def value(p: Tensor) -> Tensor:
         return loss.evaluate(LabelProb.from_margin(torch.logit(p)))
 
     def slope(at: Tensor) -> Tensor:
-        """−dl/dp = w(Δ)/(p(1 − p))."""
+        """Return −dl/dp = w(Δ)/(p(1 − p))."""
         return loss.sample_weight(at) * (2 + at.exp() + (-at).exp())
 
     with torch.no_grad():

@@ -59,7 +59,7 @@ def initial_logits(
     seed: int = 0,
     rows: int = ROWS,
 ) -> tuple[Tensor, Tensor]:
-    """Logits (N, K) and labels (N,) of the first training rows, as ``train`` with the same
+    """Return logits (N, K) and labels (N,) of the first training rows, as ``train`` with the same
     arguments starts.
     """
     settings = settings or Settings()

@@ -9,8 +9,8 @@ from noiseproof.analysis.runs import ALL, RIGHT, WRONG, Runs, seeds_of
 
 
 def curves(runs: Runs, columns: Sequence[str]) -> pd.DataFrame:
-    """Columns of the record by epoch: mean, smallest and largest over seeds, and the number of
-    runs.
+    """Return columns of the record by epoch: mean, smallest and largest over seeds, and the number
+    of runs.
 
     Returns columns ``method``, ``epoch``, ``quantity``, ``value``, ``low``, ``high`` and ``runs``,
     without epochs in which a quantity was not measured.
@@ -37,7 +37,7 @@ def curves(runs: Runs, columns: Sequence[str]) -> pd.DataFrame:
 def curves_by(
     runs: Runs, columns: Mapping[str, tuple[str, str]], names: tuple[str, str]
 ) -> pd.DataFrame:
-    """:func:`curves` with two columns, called ``names``, that describe each quantity."""
+    """Return :func:`curves` with two columns, called ``names``, that describe each quantity."""
     table = curves(runs, list(columns))
     for place, name in enumerate(names):
         table[name] = [columns[quantity][place] for quantity in table["quantity"]]

@@ -24,8 +24,8 @@ def distributions(
     epochs: Sequence[int] | None = None,
     edges: Array | None = None,
 ) -> pd.DataFrame:
-    """Histograms of a recorded ``quantity`` of right and wrong labels, by epoch, with the same bins
-    in all of them.
+    """Return histograms of a recorded ``quantity`` of right and wrong labels, by epoch, with the
+    same bins in all of them.
 
     Args:
         quantity: ``margin`` (Δ of the given label), ``trust`` (NAL's τ), ``pull`` (½‖∂L/∂z‖₁) or
@@ -58,8 +58,8 @@ def distributions(
 
 
 def margin_distributions(run: RunFolder) -> pd.DataFrame:
-    """Histograms of Δ of right and wrong labels by epoch, and w(Δ) of the loss if it is a function
-    of Δ alone.
+    """Return histograms of Δ of right and wrong labels by epoch, and w(Δ) of the loss if it is a
+    function of Δ alone.
     """
     table = distributions(run, "margin")
     margins = torch.from_numpy(table["margin"].to_numpy(copy=True))
@@ -118,14 +118,17 @@ def margin_figure(runs: Runs) -> pd.DataFrame:
 
 
 def sample_weights(run: RunFolder) -> pd.DataFrame:
-    """α_t and snr of the curriculum paper by epoch, from each sample's recorded ``pull`` times its
-    ``weight``.
+    """Return α_t and snr of the curriculum paper by epoch.
 
-    With w = ½‖∂L/∂z‖₁ of each sample, which is w(Δ) if the loss has one, and η the learning rate,
+    They come from each sample's recorded ``pull`` times its ``weight``, w = ½‖∂L/∂z‖₁, which is
+    w(Δ) if the loss has one. With the learning rate η,
 
-        α_t = Σ η·w / Σ η over all samples of steps 1 … t    (§5.1, which prints ‖∇Δ‖₁ for the
-        gradient of the loss) snr = w̄_right / w̄_wrong, the same means over samples with right and
-        with wrong labels    (App. C.2)
+        α_t = Σ η·w / Σ η
+        snr = w̄_right / w̄_wrong
+
+    α_t is a mean over all samples of steps 1 … t (§5.1, which prints ‖∇Δ‖₁ for the gradient of the
+    loss); w̄_right and w̄_wrong are the same mean over samples with right and with wrong labels (App.
+    C.2).
 
     Returns ``epoch``, ``lr``, ``alpha``, ``snr`` (over all epochs so far), ``mean``, ``mean_right``
     and ``mean_wrong`` (of this epoch).
@@ -214,8 +217,8 @@ def trust_figure(runs: Runs) -> pd.DataFrame:
 
 
 def residuals(run: RunFolder) -> dict[str, Array]:
-    """eᵀΣ⁻¹e of every training row, e = τy − μ, at the last checkpoint: with Σ = I and with the
-    learned Σ_θ.
+    """Return eᵀΣ⁻¹e of every training row, e = τy − μ, at the last checkpoint: with Σ = I and with
+    the learned Σ_θ.
 
     This is the part of LN paper, Eq. 5 that depends on the label. Inputs are not augmented. A run
     with Σ = I has no Σ_θ.
@@ -244,8 +247,8 @@ def residuals(run: RunFolder) -> dict[str, Array]:
 def residual_histograms(
     residuals: Mapping[str, Array], groups: Mapping[str, Array]
 ) -> pd.DataFrame:
-    """Histograms of :func:`residuals` with bins of equal width on a logarithmic axis, the same for
-    each Σ.
+    """Return histograms of :func:`residuals` with bins of equal width on a logarithmic axis, the
+    same for each Σ.
     """
     logs = {name: np.log10(np.maximum(values, 1e-12)) for name, values in residuals.items()}
     edges = np.histogram_bin_edges(np.concatenate(list(logs.values())), BINS)

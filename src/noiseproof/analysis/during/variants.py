@@ -44,8 +44,8 @@ def _strategies(run: RunFolder) -> dict[str, dict[str, Any]]:
 
 
 def _differences(runs: Runs, *but: str) -> dict[str, str]:
-    """For each run the settings, other than its method and ``but``, in which the runs differ: ``,
-    key=value …``.
+    """Return for each run the settings, other than its method and ``but``, in which the runs
+    differ: ``, key=value …``.
     """
     ignored = (*OF_A_SEED, "method", "name", "classes", "rows", *but)
     keys = dict.fromkeys(key for run in runs.values() for key in run.config if key not in ignored)

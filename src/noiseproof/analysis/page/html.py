@@ -72,7 +72,7 @@ def _embed(content: bytes, kind: str) -> str:
 
 
 def _code(words: str) -> list[tuple[bool, str]]:
-    """Text with `commands` in it as pairs (is a command, text); a command alone needs no
+    """Return text with `commands` in it as pairs (is a command, text); a command alone needs no
     backticks.
     """
     words = f"`{words}`" if words.startswith(("noiseproof ", "--")) else words

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 @lru_cache
 def environment(*packages: str) -> Environment:
-    """Templates of these packages (their folder ``templates``), then of this one; all values are
-    escaped.
+    """Return templates of these packages (their folder ``templates``), then of this one; all values
+    are escaped.
     """
     from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
@@ -54,5 +54,5 @@ def render(template: str, *packages: str, scripts: tuple[str, ...], **context: A
 
 
 def pack(content: str) -> str:
-    """Text as base64 of gzip: small, and without characters that have a meaning in HTML."""
+    """Return text as base64 of gzip: small, and without characters that have a meaning in HTML."""
     return base64.b64encode(gzip.compress(content.encode(), 9, mtime=0)).decode()
