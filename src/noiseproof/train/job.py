@@ -67,7 +67,7 @@ class Job:
 def build(
     job: Job, fabric: Fabric, clock: Callable[[], float] = time.perf_counter
 ) -> tuple[Method, Run, Record]:
-    """Models and optimisers before the first step, with the strategies set up."""
+    """Return models and optimisers before the first step, with the strategies set up."""
     task = job.task
     settings = job.settings
     # Strategies have state: a method that is used twice starts afresh.
@@ -131,7 +131,7 @@ def _check_batch_size(run: Run) -> None:
 
 
 def architecture(job: Job, method: Method) -> tuple[str, str, tuple[int, ...], int]:
-    """What a network is built from: backbone, head, the shape of an input and the number of
+    """Return what a network is built from: backbone, head, the shape of an input and the number of
     outputs.
     """
     num_outputs = method.loss.num_outputs(job.task.train.num_classes)
@@ -139,8 +139,8 @@ def architecture(job: Job, method: Method) -> tuple[str, str, tuple[int, ...], i
 
 
 def step_work(job: Job, run: Run) -> int:
-    """The most multiplications that a step of all models may take: a convolution acts on each
-    pixel.
+    """Return the most multiplications that a step of all models may take: a convolution acts on
+    each pixel.
     """
     pixels = math.prod(job.task.input_shape[1:])
     weights = [p for model in run.models for p in model.plain.parameters()]
@@ -148,7 +148,9 @@ def step_work(job: Job, run: Run) -> int:
 
 
 def needs_two_rows(run: Run) -> bool:
-    """Whether models cannot train on one row, as batch normalisation of single numbers cannot."""
+    """Return whether models cannot train on one row, as batch normalisation of single numbers
+    cannot.
+    """
     has_norms = any(isinstance(layer, _BatchNorm) for layer in run.models[0].plain.modules())
     if run.is_sharded or not has_norms:
         return False
@@ -166,7 +168,7 @@ def needs_two_rows(run: Run) -> bool:
 
 
 def run_config(job: Job, method: Method, run: Run) -> dict[str, Any]:
-    """Method, data, preparation, settings, and a digest of registered code that is not
+    """Return the method, data, preparation, settings, and a digest of registered code that is not
     noiseproof's.
     """
     task = job.task
@@ -193,7 +195,7 @@ def run_config(job: Job, method: Method, run: Run) -> dict[str, Any]:
 
 
 def data_digests(task: Task) -> dict[str, str]:
-    """Digests of all data of a run, by their names in ``DATA``."""
+    """Return digests of all data of a run, by their names in ``DATA``."""
     train = task.train
     held = task.validation
     parts: dict[str, list[Inputs | None]] = {
@@ -211,7 +213,8 @@ def data_digests(task: Task) -> dict[str, str]:
 
 
 def digest(*parts: Inputs | None) -> str:
-    """XXH3 of all numbers, shapes and types, and of the names and content of image files.
+    """Return the XXH3 of all numbers, shapes and types, and of the names and content of image
+    files.
 
     Other lazy inputs count with their length.
     """
@@ -231,7 +234,9 @@ def digest(*parts: Inputs | None) -> str:
 
 
 def _describe(transform: Transform | None) -> str:
-    """The transform and its parameters to six digits, without addresses: equal on every machine."""
+    """Return the transform and its parameters to six digits, without addresses: equal on every
+    machine.
+    """
 
     def text(value: Any) -> str:
         if isinstance(value, Tensor):
