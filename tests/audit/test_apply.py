@@ -1054,7 +1054,7 @@ def test_what_a_killed_apply_left_is_removed_by_the_next(tmp_path: Path) -> None
 
 def test_half_a_table_that_a_killed_apply_left_is_replaced_by_the_next(tmp_path: Path) -> None:
     folder = write_table_audit(tmp_path)
-    (tmp_path / "new.csv.part").write_text("half")
+    (tmp_path / ".new.csv.part").write_text("half")
     held = Lock(tmp_path / ".new.csv.lock")
     said = run("apply", folder, "--accept-all", "--yes", "--out", tmp_path / "new.csv", code=2)
     assert "another process writes it" in said and not (tmp_path / "new.csv").exists()

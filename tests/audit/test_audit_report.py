@@ -632,6 +632,8 @@ def test_classes_of_copies_alone_are_judged_all_the_same() -> None:
     )
     with pytest.raises(ValueError, match="Expected columns that vary, got constants alone"):
         audited(np.ones((60, 3), np.float32), y)
+    with pytest.raises(ValueError, match="Expected columns that vary, got constants alone"):
+        audited(np.full((60, 3), 0.1, np.float32), y)  # whose mean is rounded
 
 
 def test_an_unknown_mode_and_nothing_to_learn_from_are_refused() -> None:

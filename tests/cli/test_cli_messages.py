@@ -111,6 +111,8 @@ AUDIT = {
     "t.csv --label y --embeddings cube.npy": "Expected columns that vary",
     "t.csv --label y --embeddings nothing.npy": "found no such file",
     "t.csv --label y --goal best": "goal",
+    "t.csv --label y --test nothing.csv": "Expected test at nothing.csv, found no such file",
+    "t.csv --label y --text a --describe nothing.csv": "Expected describe at nothing.csv",
     "t.csv --label y --method best": "best",
     "t.csv --label y --model best": "Unknown model 'best'",
     "t.csv --label y --estimator best": "best",

@@ -55,6 +55,17 @@ def test_an_existing_file_is_replaced_only_with_overwrite(tmp_path: Path) -> Non
     assert path.read_text() == "new" and list(tmp_path.iterdir()) == [path]
 
 
+def test_a_file_that_another_program_makes_meanwhile_is_not_overwritten(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    theirs = tmp_path / "a.txt.part"
+    theirs.write_text("someone's")
+    with pytest.raises(FileExistsError), replacing(path, overwrite=False) as part:
+        part.write_text("new")
+        path.write_text("made meanwhile")
+    assert path.read_text() == "made meanwhile" and theirs.read_text() == "someone's"
+    assert {*tmp_path.iterdir()} == {path, theirs}
+
+
 def test_a_digest_follows_the_content(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     digests = []

@@ -49,10 +49,7 @@ def _read(describe: Any) -> dict[str, str]:
         return {str(name): str(text) for name, text in describe.items()}
     is_file = isinstance(describe, (str, os.PathLike))
     columns = ["class", "description"]
-    if is_file:
-        frame = read_file(Path(describe), columns, what="descriptions")
-    else:
-        frame = as_frame(describe)
+    frame = read_file(Path(describe), columns) if is_file else as_frame(describe)
     if missing := [name for name in columns if name not in frame.columns]:
         raise ValueError(
             f"Expected the columns class and description in `describe`, got"

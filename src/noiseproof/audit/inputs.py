@@ -137,6 +137,7 @@ def read_rows(
         "trusted": trusted,
     }
     paths = {name: _path(value) for name, value in files.items()}
+    _check_files({name: value for name, value in files.items() if name != "trusted"})
     has_annotators = _check_annotators(annotators, annotations, consensus)
     label, labels, classes, multi = _read_sets(label, labels, classes, multi_label, has_annotators)
     is_file = isinstance(data, (str, os.PathLike))
@@ -392,6 +393,15 @@ def _comparable(data: AuditData) -> AuditData:
     return data.subset(
         counts[data.given] > 1, "the only row of its class: there is nothing to compare it with"
     )
+
+
+def _check_files(files: Mapping[str, Any]) -> None:
+    """Refuse the name of a file that is not there, before an hour of reading and encoding."""
+    for name, value in files.items():
+        if isinstance(value, (str, os.PathLike)) and not Path(value).exists():
+            raise FileNotFoundError(
+                f"Expected {name} at {value}, found no such file.{near_file(Path(value))}"
+            )
 
 
 def _path(value: Any) -> str | None:

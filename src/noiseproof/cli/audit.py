@@ -257,7 +257,7 @@ def audit(
         "header": not no_header,
         "multi_label": multi_label,
     }
-    _check(data, out, force)  # before an hour of work
+    _check(data, out, force, goal)  # before an hour of work
     options = {
         "mode": "fast" if fast else "thorough",
         "method": method,
@@ -342,13 +342,15 @@ def _interruptible() -> Iterator[None]:
         raise typer.Exit(130) from None
 
 
-def _check(data: str | None, out: str, force: bool) -> None:
-    """Refuse a folder that the results can't be written to."""
+def _check(data: str | None, out: str, force: bool, goal: str) -> None:
+    """Refuse a folder that the results can't be written to, and an unknown goal."""
     from pathlib import Path
 
     from noiseproof.audit.decisions import BadDecisions
     from noiseproof.audit.files import check_folder
+    from noiseproof.judge.cut import parse_goal
 
+    parse_goal(goal)
     try:
         folder = check_folder(out, force=force)
     except BadDecisions:

@@ -78,13 +78,16 @@ def replacing(path: Path, *, overwrite: bool = True, sync: bool = True) -> Itera
     FileExistsError. Without ``sync``, a power cut may bring back the file that was there before,
     whole.
     """
-    part = _part(path)
+    part = _part(path) if overwrite else path.with_name(f".{path.name}.part")
     with nullcontext() if overwrite else _writing_once(path):
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             yield part
             _sync(part)
-            os.replace(part, path)
+            if overwrite:
+                os.replace(part, path)
+            else:
+                _rename_new(part, path)
         except BaseException:
             with suppress(OSError):
                 part.unlink()
@@ -130,6 +133,18 @@ def _writing_once(path: Path) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+def _rename_new(part: Path, path: Path) -> None:
+    """Rename a file, unless another program has made ``path`` meanwhile."""
+    try:
+        os.link(part, path)  # fails if ``path`` exists, where a rename overwrites
+    except FileExistsError:
+        raise
+    except OSError:  # a file system without links
+        os.rename(part, path)
+    else:
+        part.unlink()
 
 
 def _part(path: Path) -> Path:

@@ -189,10 +189,9 @@ def read_file(
     categories: Iterable[str] = (),
     *,
     header: bool = True,
-    what: str = "a table",
 ) -> pd.DataFrame:
     if not path.exists():
-        raise FileNotFoundError(f"Expected {what} at {path}, found no such file.{near_file(path)}")
+        raise FileNotFoundError(f"Expected a table at {path}, found no such file.{near_file(path)}")
     kind = table_kind(path)
     if not header and kind not in HEADERLESS_KINDS:
         raise ValueError(

@@ -40,10 +40,7 @@ def read_annotations(annotations: Any, id: str | None, label: Any) -> pd.DataFra
     }
     is_file = isinstance(annotations, (str, os.PathLike))
     verbatim = [name for names in columns.values() for name in names]
-    if is_file:
-        frame = read_file(Path(annotations), verbatim, what="annotations")
-    else:
-        frame = as_frame(annotations)
+    frame = read_file(Path(annotations), verbatim) if is_file else as_frame(annotations)
     where = str(annotations) if is_file else "`annotations`"
     named = [
         next((name for name in names if name in frame.columns), None) for names in columns.values()

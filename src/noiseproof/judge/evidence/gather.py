@@ -28,6 +28,7 @@ from noiseproof.judge.evidence.neighbours import (
     outlier_scores,
 )
 from noiseproof.judge.evidence.network import (
+    CONSTANTS,
     LARGE,
     Evidence,
     Taught,
@@ -285,6 +286,9 @@ def gather(
         return evidence
     if data.x is None:
         raise ValueError("Expected features to train on, or predictions, got neither.")
+    # exact, and before any model is fitted: the mean of a constant is rounded
+    if not (data.x != data.x[0]).any():
+        raise ValueError(CONSTANTS)
     choice = ModelChoice.of(model, estimator, data, mode)
     is_fast = mode == "fast"
     if is_fast:

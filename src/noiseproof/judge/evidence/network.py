@@ -49,6 +49,7 @@ WIDE = 100
 AVERAGED = ("probs", "missed", "doubt")  # over the epochs of a training
 CORRECTED = ", corrected"  # of a model fitted to soft labels, after its name
 MANY = 20_000  # rows beyond which the number of epochs falls faster
+CONSTANTS = "Expected columns that vary, got constants alone, by which labels cannot be judged."
 LARGE = 50_000_000  # probabilities N·K beyond which there is no second round
 
 
@@ -299,9 +300,7 @@ def prepare_inputs(x: Any, labels: Any, num_classes: int) -> tuple[Tensor, Tenso
     deviation = centred.square().mean(0).sqrt()
     varied = deviation[deviation > 0]
     if not len(varied):
-        raise ValueError(
-            "Expected columns that vary, got constants alone, by which labels cannot be judged."
-        )
+        raise ValueError(CONSTANTS)
     unit = torch.where(deviation > 0, deviation, 1.0)
     low, high = varied.quantile(torch.tensor([0.1, 0.9]))
     if high < ONE_UNIT * low:
