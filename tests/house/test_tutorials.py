@@ -119,5 +119,7 @@ def test_the_pages_on_concepts(run) -> None:  # type: ignore[no-untyped-def]
 def test_what_the_audit_assumes_is_seen(run) -> None:  # type: ignore[no-untyped-def]
     names = run("audit", CONCEPTS, keep=True)
     symmetric, _, chen = names["rows"]
-    assert symmetric["of these wrong"] > 0.9 * symmetric["wrong labels"] > 5 * chen["called wrong"]
+    assert symmetric["of these wrong"] > 0.9 * symmetric["wrong labels"]
+    # on rows that any model is unsure about: too few are called, and nearly all of them are wrong
+    assert 0.9 * chen["called wrong"] < chen["of these wrong"] < 0.6 * chen["wrong labels"]
     assert chen["wrong among the first 200 of the list"] > 100
