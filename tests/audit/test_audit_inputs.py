@@ -880,6 +880,12 @@ def test_files_that_are_not_what_they_seem(tmp_path: Path, photos: Path) -> None
             read_rows(tmp_path / "x.npy", labels=tmp_path / name)
     with pytest.raises(ValueError, match="Name their .npy file with `labels`"):
         read_rows(tmp_path / "x.npy")
+    x, y, evil = np.zeros((4, 2)), np.arange(4) % 2, np.array([{"a": 1}], dtype=object)
+    np.savez(tmp_path / "both.npz", x=x, y=y, data=evil)  # only the first of the names is read
+    assert len(read_rows(tmp_path / "both.npz").given) == 4
+    np.savez(tmp_path / "evil.npz", x=x, y=evil)
+    np.save(tmp_path / "y.npy", y)
+    assert len(read_rows(tmp_path / "evil.npz", labels=tmp_path / "y.npy").given) == 4
     np.savez(tmp_path / "odd.npz", a=np.zeros(3), b=np.ones(3))
     with pytest.raises(ValueError, match="Expected inputs in .*odd.npz, called x or"):
         read_rows(tmp_path / "odd.npz")

@@ -804,3 +804,11 @@ def test_a_metadata_file_that_is_not_whole_is_refused(
 def test_another_metadata_file_is_left_alone(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "metadata.csv").write_bytes(content)
     assert ImageFolder().parse(tmp_path) is None
+
+
+@pytest.mark.parametrize("rows", [[(0, 1), (1, 0)], [np.array([0, 1]), [True, 0.0]]], ids=str)
+def test_rows_that_do_not_change_stay_the_same(rows: list[Any]) -> None:
+    for container in (list, tuple):
+        after = with_sets(container(rows), {0: "sad"}, "|", ["sad", "calm"])
+        assert type(after) is container and after[1] is rows[1]
+        assert after[0] == [1, 0] and all(type(value) is int for value in after[0])

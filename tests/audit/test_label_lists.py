@@ -23,7 +23,7 @@ from noiseproof.audit import audit, corrected, find_label_issues, read_audit, re
 from noiseproof.audit.apply import write_corrected
 from noiseproof.audit.decisions import Decision, DecisionLog
 from noiseproof.audit.inputs import read_again
-from noiseproof.data.labelsets import list_cells
+from noiseproof.data.labelsets import has_lists, list_cells
 
 NAMES = ("calm", "happy", "sad")
 X = np.random.default_rng(0).normal(size=(80, 3)).round(6)
@@ -465,3 +465,8 @@ def test_a_matrix_of_others_than_zeros_and_ones_is_refused(number: float, tmp_pa
     np.savez(tmp_path / "a.npz", x=X, y=matrix)
     with pytest.raises(ValueError, match="or 0 and 1 for several labels a row"):
         read_rows(tmp_path / "a.npz")
+
+
+@pytest.mark.parametrize("gap", [None, float("nan"), np.float32("nan"), pd.NA], ids=repr)
+def test_gaps_among_lists_are_rows_without_labels(gap: Any) -> None:
+    assert has_lists([["calm"], gap, ["sad", "calm"]], "labels")

@@ -34,6 +34,7 @@ from noiseproof.data.augment import (
     Shift,
     Standardise,
     Transform,
+    _transformations,
     augmentation,
     strong_augmentation,
 )
@@ -727,3 +728,10 @@ def test_vectors_are_standardised_by_a_call() -> None:
     for wrong in (x[0], x[:, :1], x[:, :, None]):
         with pytest.raises(ValueError, match=r"Expected vectors of shape \(B, 2\), got"):
             standardise(wrong)
+
+
+def test_lists_of_a_file_become_tuples() -> None:
+    moments = {"mean": [0.5], "std": [0.5]}
+    transforms = [*_transformations({"train": ["resize:size=[8, 6]"], **moments}, "train")]
+    assert transforms == [Resize((8, 6)), Normalise((0.5,), (0.5,))]
+    assert len({*transforms}) == 2

@@ -490,6 +490,21 @@ def test_text_files_are_read_as_they_are_written(
     assert data.train.x.tolist() == x and data.classes == classes
 
 
+def test_features_are_names_of_any_kind() -> None:
+    frame = table()
+    for names in (frame.columns[:2], frame.columns[:2].to_numpy(), ("age", "price")):
+        assert from_table(frame, label="label", features=names).encoder.names == ("age", "price")
+        with pytest.raises(ValueError, match="a list of columns without the label 'age'"):
+            from_table(frame, label="age", features=names)
+
+
+def test_a_wide_table_without_the_column_names_its_first_and_last_ones() -> None:
+    frame = pd.DataFrame({**{f"x{i}": [0, 1] for i in range(40)}, "answer": [0, 1]})
+    expected = r"There are 41: 'x0', .* 'x8', …, 'x38', 'x39', 'answer'\.$"
+    with pytest.raises(ValueError, match=expected):
+        from_table(frame, label="wanted")
+
+
 def test_a_file_without_a_header_has_columns_by_number(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("5,1;3,5;0;Iris\n4,9;3,0;1;Rose\n")
     data = from_table(tmp_path / "a.csv", label="3", header=False, features=["1", "2"])

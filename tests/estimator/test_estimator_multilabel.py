@@ -15,6 +15,7 @@ from sklearn.metrics import accuracy_score, f1_score
 from sklearn.utils.multiclass import type_of_target
 
 from noiseproof import NoisyLabelClassifier
+from noiseproof.estimator.targets import read_targets
 
 X, Y = make_multilabel_classification(300, n_features=12, n_classes=4, random_state=1)
 
@@ -52,6 +53,10 @@ def test_matrices_of_any_kind_are_the_same_labels() -> None:
         and table.index[0] == 5
         and np.array_equal(table, want)
     )
+
+
+def test_targets_are_plain_arrays() -> None:
+    assert type(read_targets(X, Y.view(np.matrix)).codes) is np.ndarray
 
 
 @pytest.mark.parametrize(

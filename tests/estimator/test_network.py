@@ -638,6 +638,17 @@ def reviews(rows: int) -> tuple[list[str], Any]:
     return texts, np.where(good, "good", "bad")
 
 
+def test_truth_values_with_gaps_are_numbers() -> None:
+    answers = np.where(Y[:60] > 0, True, False).astype(object)
+    answers[:5] = None
+    frame = pd.DataFrame({"answer": answers, "x": X[:60, 0]})
+    numbers = frame.assign(answer=frame["answer"].astype(float))
+    model = small(epochs=1).fit(frame, Y[:60])
+    assert not model.columns_.categories and model.columns_.missing == "impute"
+    same = small(epochs=1).fit(numbers, Y[:60])
+    assert (model.predict_proba(frame) == same.predict_proba(numbers)).all()
+
+
 def test_texts_go_in_directly(tmp_path: Path) -> None:
     texts, y = reviews(400)
     given = np.where(np.arange(300) % 10 == 0, np.roll(y[:300], 1), y[:300])

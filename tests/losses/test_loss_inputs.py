@@ -612,6 +612,15 @@ def test_ignored_rows_cost_nothing_though_a_loss_rounds(spec: str) -> None:
     assert torch.allclose(get_loss(spec)(logits, y), get_loss(spec)(logits[:10], y[:10]), rtol=0.02)
 
 
+@pytest.mark.parametrize(("t1", "t2"), [(1.5, 0.5), (1.8, 0.5)])
+def test_temperatures_without_a_gradient_are_refused(t1: float, t2: float) -> None:
+    with pytest.raises(ValueError, match=rf"t1 below 1 \+ t2, got t1={t1} and t2={t2}. Choose"):
+        get_loss("bitempered", t1=t1, t2=t2)
+    logits = torch.tensor([[9.0, 0.0, -9.0]], requires_grad=True)
+    get_loss("bitempered", t1=t1 - 0.4, t2=t2 + 0.1)(logits, torch.tensor([0])).backward()
+    assert logits.grad is not None and logits.grad.isfinite().all()
+
+
 def test_a_target_that_learns_is_refused_by_bitempered() -> None:
     target = torch.full((1, 3), 1 / 3, requires_grad=True)
     with pytest.raises(ValueError, match="Expected a target without a gradient for bitempered"):

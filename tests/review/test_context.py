@@ -185,6 +185,7 @@ def test_pixels_have_the_range_of_the_table() -> None:
     np.testing.assert_array_equal(drawn, np.round(digits[0].reshape(8, 8) * 255 / 16))
     assert found.picture(["?"] * 64, 8) is None
     assert find_pixels(names, [["?"] * 64]) is None
+    assert find_pixels(names, [["inf"] + ["1"] * 63]) is None
 
 
 # --- the whole ------------------------------------------------------------------------------------

@@ -68,8 +68,10 @@ def find_pixels(names: Sequence[str], rows: Any) -> PixelColumns | None:
         return None
     sample = np.unique(np.linspace(0, len(rows) - 1, SAMPLE).astype(int)).tolist()
     try:
-        numbers = np.nan_to_num([_numbers(rows[row], positions) for row in sample])
+        numbers = np.array([_numbers(rows[row], positions) for row in sample])
     except (ValueError, IndexError):
+        return None
+    if not np.isfinite(numbers).all():
         return None
     return PixelColumns(positions, float(numbers.min(initial=0.0)), float(numbers.max()))
 

@@ -337,8 +337,11 @@ def check_column(column: Any, columns: Sequence[Any], source: str) -> None:
         )
     elif near:
         hint = f"Did you mean {near[0]!r}?"
+    elif len(columns) > 12:  # the last one is often the label
+        first = preview(columns[:9], 9)
+        hint = f"There are {len(columns)}: {first}, …, {preview(columns[-3:])}."
     else:
-        hint = f"There are {preview(list(columns), 12)}."
+        hint = f"There are {preview(columns, 12)}."
     raise ValueError(f"Expected a column {column!r} in {source}, found none. {hint}")
 
 

@@ -740,7 +740,9 @@ def _transformations(recipe: Mapping[str, Any], part: str) -> Iterator[Transform
         name, params = parse_call(spec)
         if name == "normalise":
             params = {"mean": recipe["mean"], "std": recipe["std"]}
-        yield _TRANSFORMS[name](**params)
+        # transformations have a hash
+        lists = {key: tuple(value) for key, value in params.items() if isinstance(value, list)}
+        yield _TRANSFORMS[name](**params | lists)
 
 
 @cache

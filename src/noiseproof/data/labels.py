@@ -98,7 +98,7 @@ def is_gap(value: Any) -> bool:
     return (
         value is None
         or type(value).__name__ in ("NAType", "NaTType")
-        or (isinstance(value, float) and value != value)
+        or (isinstance(value, (float, np.floating)) and value != value)
     )
 
 

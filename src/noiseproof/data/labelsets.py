@@ -537,8 +537,14 @@ def with_sets(
     if are_lists(labels):
         return _with_lists(labels, changes, separator)
     assert names is not None
+    parts = _among_columns(changes, separator, names)
+    if isinstance(labels, (list, tuple)):
+        rows = list(labels)
+        for row, wanted in parts.items():
+            rows[row] = [int(name in wanted) for name in names]
+        return type(labels)(rows)
     matrix = _array(labels).copy()
-    for row, wanted in _among_columns(changes, separator, names).items():
+    for row, wanted in parts.items():
         matrix[row] = [name in wanted for name in names]
     if hasattr(labels, "iloc"):
         return type(labels)(matrix, labels.index, labels.columns).astype(labels.dtypes)
@@ -546,9 +552,7 @@ def with_sets(
         return matrix
     if hasattr(labels, "new_tensor"):
         return labels.new_tensor(matrix)
-    if hasattr(labels, "toarray"):
-        return type(labels)(matrix)
-    return type(labels)(matrix.tolist())
+    return type(labels)(matrix)  # a sparse one
 
 
 def _with_lists(labels: Any, changes: Mapping[int, str], separator: str) -> Any:

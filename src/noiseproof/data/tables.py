@@ -656,12 +656,12 @@ def from_table(
             f"Expected `features` to be a list of columns without the label {label!r}, got"
             f" {features!r}."
         )
-    for name in features or ():
-        check_column(name, list(frame.columns), "the table")
     if features is None:
         names = [name for name in frame.columns if name != label]
     else:
         names = list(features)
+        for name in names:
+            check_column(name, list(frame.columns), "the table")
     labels = TrainingLabels(frame[label], classes, label)
     columns, notes = fit_columns(
         frame, names, missing, requested=features is not None, labels=labels.y.numpy()

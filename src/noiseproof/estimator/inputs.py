@@ -215,6 +215,13 @@ def are_paths(words: list[Any]) -> bool:
 
 
 def has_words(X: Any) -> bool:
-    """Return whether the inputs are a DataFrame with columns of other than numbers."""
-    is_frame = hasattr(X, "columns") and hasattr(X, "iloc")
-    return is_frame and not all(is_numeric(X.iloc[:, i]) for i in range(X.shape[1]))
+    """Return whether the inputs are a DataFrame with columns of other than numbers and truth
+    values.
+    """
+    if not (hasattr(X, "columns") and hasattr(X, "iloc")):
+        return False
+    from pandas.api.types import infer_dtype
+
+    columns = (X.iloc[:, i] for i in range(X.shape[1]))
+    # truth values with gaps are objects
+    return not all(is_numeric(column) or infer_dtype(column) == "boolean" for column in columns)

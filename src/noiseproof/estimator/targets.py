@@ -52,8 +52,12 @@ def _matrix(y: Any) -> Array | None:
     """The numbers (N, K) of several labels for each row, or of soft labels; None for others."""
     if y is None or getattr(y, "ndim", 2) != 2:
         return None
+    matrix = y
     try:
-        matrix = y.toarray() if issparse(y) else np.asanyarray(y)  # masked ones, too
+        if issparse(y):
+            matrix = y.toarray()
+        elif not isinstance(y, np.ma.MaskedArray):
+            matrix = np.asarray(y)
     except ValueError:  # rows of different lengths
         return None
     has_columns = matrix.ndim == 2 and matrix.shape[1] > 1 and len(matrix) > 0

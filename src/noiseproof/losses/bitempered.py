@@ -129,6 +129,11 @@ class BiTempered(Loss):
         super().__init__(**options)
         self.t1 = check_number("t1", t1, "[0, 2)")
         self.t2 = check_number("t2", t2, "(0, inf)")
+        if self.t1 >= 1 + self.t2:  # the gradient has p^(1 + t2 − t1), also of p = 0
+            raise ValueError(
+                f"Expected t1 below 1 + t2, got t1={t1} and t2={t2}. Choose a t1 up to t2, such"
+                " as the paper's t1=0.8 with t2=1.2."
+            )
 
     def scores(self, out: Output) -> Tensor:
         """Return log p of the tempered softmax, (B, K)."""

@@ -5,7 +5,7 @@ source.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property, partial
@@ -162,7 +162,8 @@ class ArraySource(LabelSource):
         if path is None:
             arrays = {"": load_array(request.data, "inputs")}
         else:
-            arrays = open_arrays(path, "inputs", (*INPUTS, *LABELS))
+            groups = [INPUTS, LABELS] if labels is None else [INPUTS]
+            arrays = open_arrays(path, "inputs", *groups)
         inputs = _first(arrays, INPUTS)
         if inputs is None:
             raise ValueError(f"Expected inputs in {path}, called {' or '.join(INPUTS)}, got none.")
@@ -272,11 +273,11 @@ def _first(arrays: Mapping[str, Any], names: Sequence[str]) -> Any:
     return next((arrays[name] for name in ("", *names) if name in arrays), None)
 
 
-def open_arrays(path: Path, what: str, names: Collection[str] | None = None) -> dict[str, Array]:
-    """Return the arrays of a .npz file that have one of the ``names``, by default all; of a .npy
-    file or a sparse matrix the only one as "".
+def open_arrays(path: Path, what: str, *groups: Sequence[str]) -> dict[str, Array]:
+    """Return the arrays of a .npz file, or of each of the ``groups`` of names the first one that is
+    there; of a .npy file or a sparse matrix the only one as "".
 
-    Pickled objects are refused.
+    No others are read. Pickled objects are refused.
     """
     if not path.exists():
         raise FileNotFoundError(f"Expected {what} at {path}, found no such file.{near_file(path)}")
@@ -296,7 +297,9 @@ def open_arrays(path: Path, what: str, names: Collection[str] | None = None) -> 
                 # indices outside of the matrix would read other memory
                 matrix.check_format(full_check=True)
             return {"": matrix}
-        wanted = [name for name in names or loaded if name in loaded]
+        wanted = []
+        for names in groups or [[name] for name in loaded]:
+            wanted += [name for name in names if name in loaded][:1]
         check_members(loaded.zip, path, {*wanted, *(f"{name}.npy" for name in wanted)})
         return {name: loaded[name] for name in wanted}
 
