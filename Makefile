@@ -32,7 +32,7 @@ $(READY): $(BASE)
 demo: $(BASE)  ## digits with 40 % wrong labels: train, audit, measure, correct, train again (about a minute)
 	$(BIN)/noiseproof demo
 
-test: lint  ## lint, types, tests and doctests (17 minutes on two cores)
+test: lint  ## lint, types, tests and doctests (9 minutes on two cores)
 	$(BIN)/pytest -n $(JOBS) --dist worksteal
 
 lint: setup  ## ruff and mypy
@@ -125,7 +125,7 @@ security: .venv/security  ## sbom.json (CycloneDX) of all that is installed, and
 	$(BIN)/pip install --quiet -c constraints.txt -e '.[docs]'
 	@touch $@
 
-docs: .venv/.docs  ## build docs/_build/html; a warning is an error (7 minutes)
+docs: .venv/.docs  ## build docs/_build/html; a warning is an error (4 minutes)
 	$(BIN)/sphinx-build -W --keep-going -q docs docs/_build/html
 
 bench: setup  ## run every benchmark and write its rows; ONLY=losses runs one
