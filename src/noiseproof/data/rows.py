@@ -44,7 +44,7 @@ class OtherRows(Brief):
     x: Floats32  # (T, D) features of the same kind as in the audit
     labels: Labels  # of T rows, by the names of the audit
     frame: Any = None  # their columns as in the source, where it is a table
-    unlike: Ints | None = None  # (T,) as that of the audit
+    unlike: Ints | None = None  # (T,) as the audit's own
 
 
 @dataclass(frozen=True, eq=False, repr=False)

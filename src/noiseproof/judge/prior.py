@@ -9,8 +9,8 @@ planted ones it is near e.
 
 Which of the two it is shows where the predictions are most certain: u is the share of labels that
 they contradict in the most certain quarter of each predicted class. Mistakes that are spread at
-random are there as often as elsewhere, also between classes that look alike; those of people,
-rules and tools are rare there. So
+random are there as often as elsewhere, also between classes that look alike; mistakes of
+people, rules and tools are rare there. So
 
     r = c^(1 − w) · s^w        s = max(e, u − its error), w from 0 to 1 as u/c passes `AT_RANDOM`
 

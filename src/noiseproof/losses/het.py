@@ -65,7 +65,7 @@ def draw_noise(
 
 
 def _at_once(numbers: int, like: Tensor) -> int:
-    """Return how many samples of so many ``numbers`` are in memory together."""
+    """Return how many samples of ``numbers`` values each are in memory together."""
     room = CHUNK
     if like.is_cuda:  # which would wait for the host between smaller ones
         room *= 8

@@ -98,7 +98,7 @@ class Issues:
         return [int(other) for other in self.row[others[order]][:DUPLICATES]]
 
     def _order(self, sort: Sort, descending: bool) -> NDArray[np.int64]:
-        """Return the positions in an order; equal ones stay in that of the audit, the worst label
+        """Return the positions in an order; equal ones stay as the audit has them, the worst label
         first.
         """
         columns = {

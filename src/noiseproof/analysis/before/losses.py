@@ -1,6 +1,6 @@
 """Losses over the logits of an untrained network: weights of margins, average errors, logit biases.
 
-Logits are independent N(0, 1), or those of a model (``untrained.initial_logits``).
+Logits are independent N(0, 1), or the logits of a model (``untrained.initial_logits``).
 """
 
 import math
