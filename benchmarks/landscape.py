@@ -114,7 +114,9 @@ def measure(device: str, precision: torch.dtype | None, quick: bool) -> dict[str
     size, few = BATCH.get(device, 2048), 3
 
     def ours(points: int = few) -> Tensor:
-        return landscape(model, x, y, generator=seeded(), points=points, precision=precision).losses
+        autocast = nullcontext() if precision is None else torch.autocast(device, precision)
+        with autocast:
+            return landscape(model, x, y, generator=seeded(), points=points).losses
 
     contenders = {"by_hand": lambda: by_hand(model, x, y, few, size, precision), "ours": ours}
     if device == "cpu":  # CUDA's batch normalisation cannot go through vmap (torch 2.11)

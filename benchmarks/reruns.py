@@ -46,6 +46,7 @@ from noiseproof.bench.reruns import (
     rerun_cells,
     row_key,
 )
+from noiseproof.bench.sheets import heading
 from noiseproof.bench.tables import (
     ACCURACIES,
     OF_THE_MACHINE,
@@ -53,7 +54,6 @@ from noiseproof.bench.tables import (
     CellComparison,
     PaperTable,
     Published,
-    heading,
     list_tables,
     load_table,
     measured,

@@ -34,7 +34,6 @@ OF_PREDICTIONS = [
     "confusion",
     "reliability",
     "calibration",
-    "annotators",
     "cost",
 ]
 CIFAR_N = Path(os.environ.get("NOISEPROOF_DATA", "/none"), "cifar-n", "CIFAR-10_human.pt")

@@ -305,14 +305,6 @@ def test_a_page_holds_nothing_that_could_be_fetched() -> None:
     assert "unsafe-eval" not in policy[1] and "connect-src" not in policy[1]
 
 
-def test_figures_with_one_name_are_refused() -> None:
-    one = every_kind()[0]
-    with pytest.raises(
-        ValueError, match="Expected figures with unique names, got several of curves"
-    ):
-        make_page([one, one])
-
-
 # Of runs
 
 
@@ -413,7 +405,7 @@ def test_runs_that_cannot_be_read_are_named_once(folders: list[Path], tmp_path: 
         "page",
         *own,
         "--only",
-        "dissection,confusion,gradient-noise",
+        "dissection,confusion",
         "--out",
         tmp_path / "page.html",
     )
@@ -422,7 +414,7 @@ def test_runs_that_cannot_be_read_are_named_once(folders: list[Path], tmp_path: 
         == answer.stderr.count("Expected a checkpoint in its folder, got")
         == 1
     )
-    assert "not drawn: dissection, confusion, gradient-noise, need a run whose" in answer.stderr
+    assert "not drawn: dissection, confusion, need a run whose" in answer.stderr
     assert "Without ce and gce: Expected" in answer.stderr
     assert f"no run.json in it. Its runs are {tmp_path / 'runs'}/*." in run("page", tmp_path).stderr
 

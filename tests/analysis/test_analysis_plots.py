@@ -130,18 +130,12 @@ def every_kind() -> list[Figure | MissingFigure]:
         figure(
             "margins",
             margins,
-            Layer("bars", "margin", "density", "labels"),
+            Layer("area", "margin", "density", "labels"),
             panel="epoch",
             stage="During training",
         ),
         figure(
             "shares", shares, Layer("area", "rank", "share", "case"), panel="method", stack=True
-        ),
-        figure(
-            "stacked-bars",
-            shares[shares["method"] == "ce"],
-            Layer("bars", "rank", "share", "case"),
-            stack=True,
         ),
         figure("confusion", confusion, Layer("heat", "given", "clean", z="share")),
         figure("contour", bowl, Layer("contour", "α", "β", z="loss"), panel="method", equal=True),
@@ -226,11 +220,8 @@ def test_matplotlib_draws_the_same_numbers() -> None:
     assert len(lines) == 6
     for line, y in zip(lines, expected, strict=True):
         assert np.array_equal(np.asarray(line.get_ydata(), float), y, equal_nan=True)
-    tops = [
-        bar.get_y() + bar.get_height()
-        for bar in to_matplotlib(figures["stacked-bars"]).axes[0].patches
-    ]
-    assert tops[8:] == pytest.approx([1.0] * 8)  # shares that fill each column
+    _, top = to_matplotlib(figures["shares"]).axes[0].lines
+    assert top.get_ydata() == pytest.approx([1.0] * 8)  # shares that fill each column
     mesh = to_matplotlib(figures["confusion"]).axes[0].collections[0]
     assert np.asarray(mesh.get_array()).ravel() == pytest.approx(figures["confusion"].data["share"])
     clouds = to_matplotlib(figures["dots"]).axes[0].collections

@@ -91,8 +91,7 @@ def test_a_figure_has_its_data_or_says_what_records_it(
     assert one is not None and one.title and one.paper and one.stage in STAGES.values()
     if isinstance(one, MissingFigure):
         assert (
-            maker.name in ("annotators", "landscape-contour", "landscape-surface", "sensitivity-")
-            and one.needs
+            maker.name in ("landscape-contour", "landscape-surface", "sensitivity-") and one.needs
         )
         return
     assert one.reading.endswith(".") and one.layers and len(one.data)

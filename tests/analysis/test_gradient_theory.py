@@ -5,27 +5,20 @@ drawn noise.
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
-from noiseproof.analysis import open_run
-from noiseproof.analysis.after.landscape import LABELS, LOGITS, gradient_noise
 from noiseproof.analysis.before.label_noise import (
     logit_noise,
     logit_noise_covariance,
-    total_noise,
-    weight_noise,
     weight_noise_covariance,
 )
 from noiseproof.analysis.before.losses import Start
 from noiseproof.analysis.before.nce import nce_figure, nce_over_margins, split_nce
-from noiseproof.data import get_dataset
 from noiseproof.losses import get_loss
-from noiseproof.train import Settings, prepare, train
 
 
 def drawn(rows: int, classes: int, size: float, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -172,12 +165,6 @@ def test_the_covariances_are_those_of_drawn_noise() -> None:
         jacobian.T @ logit_noise_covariance(p) @ jacobian,
         atol=1e-12,
     )
-    # The deviations are the roots of the diagonal
-    for on, probs in (("labels", p), ("logits", None)):
-        deviations = weight_noise(model, x, on=on)  # type: ignore[arg-type]
-        M = weight_noise_covariance(jacobian, probs)
-        assert torch.allclose(flat(tuple(deviations.values())), M.diagonal().sqrt(), atol=1e-12)
-        assert total_noise(deviations) == pytest.approx(math.sqrt(float(M.trace())))
 
 
 def test_the_noise_is_smallest_for_uniform_and_largest_for_certain_predictions() -> None:
@@ -185,18 +172,3 @@ def test_the_noise_is_smallest_for_uniform_and_largest_for_certain_predictions()
     table = logit_noise([10]).set_index("probability")["deviation"]
     assert table.idxmin() == pytest.approx(0.1) and table.min() == pytest.approx(math.sqrt(0.9))
     assert table.idxmax() == 1.0 and table.max() == pytest.approx(3.0)
-
-
-def test_the_noise_of_a_runs_samples(tmp_path: Path) -> None:
-    task = prepare(get_dataset("two-moons:n=60"), "symmetric:rate=0.3")
-    train(task, "ce", Settings(epochs=2, model="mlp:hidden=[4]"), out=tmp_path / "run")
-    run = open_run(tmp_path / "run")
-    table = gradient_noise(run)
-    assert table["row"].tolist() == [row for row in range(60) for _ in range(2)]
-    assert set(table["kind"]) == {LABELS, LOGITS} and set(table["label"]) <= {"right", "wrong"}
-    assert isinstance(task.train.x, Tensor) and task.normalise is not None
-    (model,) = run.models()
-    x = task.normalise(task.train.x[15:16])[0]
-    expected = total_noise(weight_noise(model.requires_grad_(True), x))
-    one = table[(table["row"] == 15) & (table["kind"] == LABELS)]
-    assert float(one["deviation"].iloc[0]) == pytest.approx(expected, rel=1e-5)

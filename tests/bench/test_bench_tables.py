@@ -11,7 +11,6 @@ import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from html.parser import HTMLParser
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -23,17 +22,15 @@ from typer.testing import CliRunner, Result
 from noiseproof.bench.experiment import Experiment
 from noiseproof.bench.reruns import count_cells, rerun_cells
 from noiseproof.bench.results import write_result
+from noiseproof.bench.sheets import lines, notes, paper_sheet
 from noiseproof.bench.tables import (
     Cell,
     CellComparison,
     PaperTable,
     Published,
     compare_cells,
-    lines,
     list_tables,
     load_table,
-    notes,
-    render,
     z_score,
 )
 from noiseproof.cli import app
@@ -713,7 +710,7 @@ def test_lines() -> None:
 
 
 def test_latex() -> None:
-    text = render(*small(), "latex")
+    text = paper_sheet(*small()).document("latex")
     assert r"\begin{longtable}{lllrrrrrrrrr}" in text
     assert r"MNIST & GCE & symmetric 20 \% & \textbf{98.85 $\pm$ 0.18} & 98.92 $\pm$ 0.10 &" in text
     assert r"Het\textasciicircum{}$\tau$\_$\Sigma$full" in text
@@ -723,61 +720,17 @@ def test_latex() -> None:
     for id in list_tables():  # pdfTeX knows no other letters
         table = load_table(id)
         cells = [CellComparison(one) for one in table.cells]
-        assert render(table, cells, cells, "latex").isascii()
-
-
-class Page(HTMLParser):
-    """Collects the texts of cells, which of them are bold, and whether tags are closed."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.rows: list[list[str]] = []
-        self.bold: list[str] = []
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.open.append(tag)
-        if tag == "tr":
-            self.rows.append([])
-        if tag in ("td", "th"):
-            self.rows[-1].append("")
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        if {"td", "th"} & set(self.open):
-            self.rows[-1][-1] += data
-        if "b" in self.open:
-            self.bold.append(data)
-
-
-def test_html() -> None:
-    text = render(*small(), "html")
-    page = Page(text)
-    assert page.open == []
-    columns, rows = lines(*small()[1:])
-    plain = [[text.strip("*") for text in row] for row in rows]
-    assert page.rows == [list(columns), *plain]
-    assert page.bold == ["98.85 ± 0.18", "99.25 ± 0.15"]
-    assert '<td style="text-align: right">' in text
+        assert paper_sheet(table, cells, rerun_cells(table)).document("latex").isascii()
 
 
 def test_nothing_of_a_table_is_taken_for_markup() -> None:
     odd = Cell("<b>", "a|b", "x & y_1", Published.parse("1.0"), {}, {}, unavailable="<script>")
     table = PaperTable("odd", "ln", "Table 0", "100 % <i>", "single", 1, (odd,))
     none = compare_cells(table, {})
-    assert "<script>" not in render(table, none, none, "html")
-    assert Page(render(table, none, none, "html")).rows[1][:3] == ["<b>", "a|b", "x & y_1"]
-    assert r"| \<b\> | a\|b | x & y\_1 |" in render(table, none, none, "markdown")
-    assert r"\textless{}b\textgreater{} & a\textbar{}b & x \& y\_1 &" in render(
-        table, none, none, "latex"
-    )
-    with pytest.raises(
-        ValueError, match="Expected one of markdown, latex, html as format, got 'word'."
-    ):
-        render(table, none, none, "word")
+    sheet = paper_sheet(table, none, none)
+    assert r"| \<b\> | a\|b | x & y\_1 |" in sheet.document("markdown")
+    assert "<script>" not in sheet.document("markdown")
+    assert r"\textless{}b\textgreater{} & a\textbar{}b & x \& y\_1 &" in sheet.document("latex")
 
 
 # The command
@@ -789,7 +742,8 @@ def run(*arguments: str) -> Result:
 
 def test_the_command_lists_tables() -> None:
     listed = run("table").stdout.splitlines()
-    assert [line.split()[0] for line in listed[1:]] == [*list_tables(), "all"]
+    assert listed[0] == "The papers' tables"
+    assert [line.split()[0] for line in listed[2:]] == [*list_tables(), "all"]
     counts = {row["id"]: row for row in json.loads(run("table", "--json").stdout)}
     found = counts["ln-table1"]
     assert (found["published"], found["rerun"]) == (189, count_cells(load_table("ln-table1")).rerun)
@@ -798,8 +752,8 @@ def test_the_command_lists_tables() -> None:
     assert marked[0] == "### The papers' tables" and marked[2].startswith(
         "| id | what it shows | cells |"
     )
-    # the title, an empty line on both sides of the table, and its marks
-    assert len(marked) == len(listed) + 4
+    # an empty line below the title, and marks below the head
+    assert len(marked) == len(listed) + 2
 
 
 def test_the_command_shows_a_table(tmp_path: Path) -> None:
@@ -838,9 +792,9 @@ def test_the_command_shows_a_table(tmp_path: Path) -> None:
         True,
         None,
     )
-    for format in ("markdown", "latex", "html"):
+    for format in ("markdown", "latex"):
         shown = run("table", "ln-table1", *words, "--results", str(tmp_path), "--format", format)
-        assert shown.stdout == render(*small(), format)
+        assert shown.stdout == paper_sheet(*small()).document(format)
     assert shown.stderr == ""
     half = [*words, "--results", str(tmp_path), "--precision", "bf16", "--json"]
     assert [
@@ -931,7 +885,7 @@ def test_the_largest_differences_of_all_tables() -> None:
         if one.z is not None
     ]
     assert [abs(one["rerun"]["z"]) for one in found] == sorted(all_z, reverse=True)[:20]
-    head, *rows = run("table", "--worst", "3").stdout.splitlines()
+    _, head, *rows = run("table", "--worst", "3").stdout.splitlines()
     assert head.split()[:3] == ["table", "method", "setting"] and head.endswith(
         "  experiment on why"
     )
@@ -942,7 +896,7 @@ def test_the_largest_differences_of_all_tables() -> None:
         len(rows) == 3
         and len(run("table", "--worst", "3", "--format", "csv").stdout.splitlines()) == 4
     )
-    assert run("table", "--worst", "3", "--format", "html").stdout.count("<tr>") == 4
+    assert run("table", "--worst", "3", "--format", "latex").stdout.count(r" \\") == 5
 
 
 def test_status_of_all_tables_counts_the_runs_that_are_left(tmp_path: Path) -> None:
@@ -956,7 +910,7 @@ def test_status_of_all_tables_counts_the_runs_that_are_left(tmp_path: Path) -> N
     assert f"{before['ln-table3']['left']} to do" in left
     table = load_table("ln-table3")
     write_results(tmp_path, replace(table, cells=table.cells[:1]), 0.9)
-    head, *rows = run("status", "--results", str(tmp_path)).stdout.splitlines()
+    _, head, *rows = run("status", "--results", str(tmp_path)).stdout.splitlines()
     assert head.endswith("  runs left") and rows.pop().startswith("all ")
     after = {row.split()[0]: int(row.split()[-1]) for row in rows}
     assert (
@@ -1002,12 +956,12 @@ def test_a_damaged_result_is_named_and_hides_no_other(tmp_path: Path) -> None:
         ),
         (
             ("table", "--format", "nonsense"),
-            "Expected a --format of text, csv, markdown, latex, html, got 'nonsense'",
+            "Expected a --format of text, csv, markdown, latex, got 'nonsense'",
         ),
         (("table", "ln-table1", "--only", "minst"), "Did you mean 'mnist'?"),
         (
             ("table", "ln-table1", "--format", "txt"),
-            "Expected a --format of text, csv, markdown, latex, html, got 'txt'",
+            "Expected a --format of text, csv, markdown, latex, got 'txt'",
         ),
         (
             ("table", "ln-table1", "--only", "LN", "--only", "GCE"),

@@ -77,7 +77,7 @@ class Figure:
     log_x: bool = False
     log_y: bool = False
     share_y: bool = True  # between panels
-    stack: bool = False  # bars or areas of one panel on top of each other
+    stack: bool = False  # areas of one panel on top of each other
     equal: bool = False  # one unit has the same length on both axes
     stage: str = ""  # section of a page: "During training"
 

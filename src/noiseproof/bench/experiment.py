@@ -394,17 +394,7 @@ def check(experiments: Iterable[Experiment], data_dir: PathLike | None = None) -
     Of experiments that differ only in seeds one is checked.
     """
     load = lru_cache(maxsize=2)(partial(get_dataset, data_dir=data_dir))
-
-    @lru_cache(maxsize=1)
-    def make(experiment: Experiment) -> Task:
-        return _checked_task(experiment, load, data_dir)
-
-    @lru_cache(maxsize=1024)
-    def build(model: str, head: str, shape: tuple[int, ...], outputs: int) -> None:
-        build_classifier(
-            model, head, input_shape=shape, num_outputs=outputs, generator=torch.Generator()
-        )
-
+    make = lru_cache(maxsize=1)(partial(_checked_task, load=load, data_dir=data_dir))
     distinct: dict[Experiment, Experiment] = {}
     tried: set[tuple[object, ...]] = set()
     for experiment in experiments:
@@ -423,29 +413,27 @@ def check(experiments: Iterable[Experiment], data_dir: PathLike | None = None) -
         with _blame(experiment, "measures"):
             if "annotators" in experiment.measures:
                 _check_annotated(experiment, data_dir)
+        classes = task.train.num_classes
         with _blame(experiment, "model"):
             model = settings.model_for(task)
-            build(
+        trial = (str(method), model, task.input_shape, classes, task.validation is None)
+        if trial in tried:
+            continue
+        tried.add(trial)
+        with _blame(experiment, "model"):
+            build_classifier(
                 model,
                 method.head,
-                task.input_shape,
-                method.loss.num_outputs(task.train.num_classes),
+                input_shape=task.input_shape,
+                num_outputs=method.loss.num_outputs(classes),
+                generator=torch.Generator(),
             )
-        trial = (
-            str(method),
-            model,
-            task.input_shape,
-            task.train.num_classes,
-            task.validation is None,
-        )
-        if trial not in tried:
-            with _blame(experiment, "method"):
-                _try(task, method, settings)
-            tried.add(trial)
+        with _blame(experiment, "method"):
+            _try(task, method, settings)
 
 
 def _checked_task(
-    experiment: Experiment, load: Callable[[str], Dataset], data_dir: PathLike | None
+    experiment: Experiment, *, load: Callable[[str], Dataset], data_dir: PathLike | None
 ) -> Task:
     """Return the task of an experiment without method and settings."""
     with _blame(experiment, "dataset"):
@@ -477,12 +465,10 @@ def _checked_task(
 
 def _check_annotated(experiment: Experiment, data_dir: PathLike | None) -> None:
     if experiment.dataset != "cifar10" or experiment.rows is not None:
-        got = (
-            f"rows = {experiment.rows}"
-            if experiment.dataset == "cifar10"
-            else repr(experiment.dataset)
+        raise ValueError(
+            "Expected all rows of cifar10 to measure annotators' labels, got"
+            f" {experiment.rows or 'all'} rows of {experiment.dataset}."
         )
-        raise ValueError(f"Expected all rows of cifar10 to measure annotators' labels, got {got}.")
     find("cifar10n", data_dir, group=1)
 
 

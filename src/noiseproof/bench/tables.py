@@ -4,10 +4,8 @@ two.
 
 from __future__ import annotations
 
-import html
 import math
 import re
-from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -17,7 +15,6 @@ from typing import Any, Literal
 from noiseproof.bench.experiment import Experiment
 from noiseproof.bench.results import Json, once
 from noiseproof.core.grammar import split_specs
-from noiseproof.core.messages import counted
 from noiseproof.core.registry import near_names
 from noiseproof.papers import PAPERS, by_column, get_paper
 from noiseproof.train.protocols import protocol
@@ -25,25 +22,6 @@ from noiseproof.train.settings import PRECISIONS
 
 Statistic = Literal["std", "sem", "mean", "best", "single"]
 
-MEANING: dict[Statistic, str] = {
-    "std": (
-        "± is the standard deviation, published over {runs} runs, otherwise over the seeds; z of"
-        " one seed takes the published one for it."
-    ),
-    "sem": (
-        "± is the standard error of the mean, published over {runs} runs, otherwise over the seeds;"
-        " z of one seed takes the published deviation of a run for it."
-    ),
-    "mean": (
-        "Published is the mean of {runs} runs without a spread, so there is no z; other ± are"
-        " standard deviations."
-    ),
-    "best": (
-        "Published is the best of {runs} runs, and so are the others, of their seeds; there is"
-        " no z."
-    ),
-    "single": "Published is one run, so there is no z; other ± are standard deviations over seeds.",
-}
 # of an epoch: shares, printed in per cent
 ACCURACIES = ("test_accuracy", "test_top5", "train_accuracy")
 # of the curriculum paper's α_t: ‖∂L/∂z‖₁ = 2w of the mean over a batch of 128, times 10⁴
@@ -79,7 +57,18 @@ class Published:
         return cls(float(match[2]), spread, match[1] is not None, len(match[3] or ""))
 
     def __str__(self) -> str:
-        return _number(self.mean, self.spread, self.digits)
+        return format_number(self.mean, self.spread, self.digits)
+
+
+def format_number(value: float, spread: float | None, digits: int) -> str:
+    """Return a number with its spread as tables show it.
+
+    >>> format_number(99.2, 0.141, 2)
+    '99.20 ± 0.14'
+    """
+    if spread is None:
+        return f"{value:.{digits}f}"
+    return f"{value:.{digits}f} ± {spread:.{digits}f}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -328,7 +317,7 @@ class CellComparison:
         """Return plain values of the runs, for JSON."""
         runs = dict(vars(self))
         del runs["cell"]
-        return {"epochs": self.cell.epochs, **runs}
+        return {"epochs": self.cell.epochs, **runs, "commits": " ".join(self.commits)}
 
 
 def compare_cells(
@@ -456,259 +445,3 @@ def z_score(
     error = math.sqrt(variance / len(values) + theirs)
     rounding = 10**-published.digits / math.sqrt(12)
     return (fmean(values) - published.mean) / (error or rounding)
-
-
-# Output
-
-CELL = ("", "method", "setting", "published")
-RERUN = ("rerun", "z", "seeds", "commit")
-YOURS = ("yours", "your z", "your seeds", "min a run")
-Rows = list[tuple[str, ...]]
-
-
-def lines(
-    yours: Sequence[CellComparison], reruns: Sequence[CellComparison]
-) -> tuple[tuple[str, ...], Rows]:
-    """Return column names and a row for each cell, with asterisks around what the paper prints in
-    bold.
-
-    The columns of blocks and of your runs are left out where there are none.
-    """
-    any_yours = any(one.values or one.failed for one in yours)
-    columns: tuple[str, ...] = (*CELL, *RERUN)
-    if any_yours:
-        columns += YOURS
-    rows: Rows = []
-    for own, rerun in zip(yours, reruns, strict=True):
-        cell = own.cell
-        mark = "*" if cell.published.bold else ""
-        texts = [cell.block, cell.row, cell.column, f"{mark}{cell.published}{mark}"]
-        texts += _rerun_texts(rerun)
-        if any_yours:
-            texts += _your_texts(own)
-        rows.append(tuple(texts))
-    if any(row[0] for row in rows):
-        return columns, rows
-    return columns[1:], [row[1:] for row in rows]
-
-
-def _rerun_texts(one: CellComparison) -> list[str]:
-    if one.mean is None:
-        return ["cannot run" if one.cell.unavailable else "not rerun", "", "", ""]
-    first, *others = one.commits
-    more = f" +{len(others)}" if others else ""
-    return [*_texts(one), first + more]
-
-
-def _your_texts(one: CellComparison) -> list[str]:
-    if one.cell.unavailable:
-        return ["", "", "", ""]
-    mean, z, seeds = _texts(one)
-    if one.failed:
-        mean += f", {one.failed} failed"
-    minutes = "" if one.seconds is None else f"{one.seconds / 60:.1f}"
-    return [mean, z, seeds, minutes]
-
-
-def _texts(one: CellComparison) -> tuple[str, str, str]:
-    if one.mean is None:
-        return "not run", "", f"0/{one.wanted}"
-    mean = _number(one.mean, one.spread, one.cell.published.digits)
-    z = "" if one.z is None else f"{one.z:+.2f}"
-    return mean, z, f"{one.seeds}/{one.wanted}"
-
-
-def _number(value: float, spread: float | None, digits: int) -> str:
-    if spread is None:
-        return f"{value:.{digits}f}"
-    return f"{value:.{digits}f} ± {spread:.{digits}f}"
-
-
-def heading(table: PaperTable) -> str:
-    """Return paper, number and title."""
-    return f"{PAPERS[table.paper]}, {table.number}: {table.title}"
-
-
-def notes(
-    table: PaperTable, yours: Sequence[CellComparison], reruns: Sequence[CellComparison]
-) -> list[str]:
-    """Return the lines below a table: how many cells have run, where and by which code, why others
-    cannot, what ± is.
-    """
-    reasons = Counter(one.cell.unavailable for one in yours if one.cell.unavailable)
-    done = [one for one in reruns if one.mean is not None]
-    ran = [one.precision or "" for one in yours if one.mean is not None]
-    judged = [abs(one.z) for one in done if one.z is not None]
-    complete = sum(one.seeds >= table.runs for one in done)
-    within = sum(z <= 2 for z in judged)
-    precision = f", precision {' and '.join(sorted(set(ran)))}" if ran else ""
-    texts = [
-        f"{counted(len(yours), 'cell')}: {len(done)} rerun, {complete} of them with the paper's"
-        f" {table.runs} seeds; {within} of {len(judged)} within |z| ≤ 2; {reasons.total()} cannot"
-        f" run. You ran {len(ran)}{precision}."
-    ]
-    texts += [f"Cannot run ({count}): {reason}." for reason, count in reasons.items()]
-    texts += _sessions(done)
-    texts += _epochs_note([one.cell for one in yours if one.mean is not None])
-    if samples := sorted({one.samples for one in (*yours, *reruns) if one.samples is not None}):
-        texts.append(f"Het averages over {', '.join(map(str, samples))} samples.")
-    texts.append(MEANING[table.statistic].format(runs=table.runs))
-    if table.note:
-        texts.append(table.note)
-    return texts
-
-
-def _sessions(done: Sequence[CellComparison]) -> list[str]:
-    """Return hardware, precision and commits of the reruns, a line for each machine."""
-    commits: dict[str, dict[str, None]] = {}
-    for one in done:
-        for session in one.made_by:
-            place = session.get("gpu") or session["cpu"]
-            machine = f"{place}, torch {session['torch']}, precision {one.precision}"
-            commits.setdefault(machine, {})[session["commit"]] = None
-    return [
-        f"Reruns: {machine}, commits {', '.join(of_machine)}."
-        for machine, of_machine in commits.items()
-    ]
-
-
-def _epochs_note(ran: Sequence[Cell]) -> list[str]:
-    changed = [cell for cell in ran if cell.usual_epochs]
-    if not changed:
-        return []
-    usual = " or ".join(map(str, sorted({cell.usual_epochs or 0 for cell in changed})))
-    epochs = counted(changed[0].epochs or 0, "epoch")
-    return [f"Yours: {epochs} in place of the protocol's {usual}, so no z."]
-
-
-def render(
-    table: PaperTable,
-    yours: Sequence[CellComparison],
-    reruns: Sequence[CellComparison],
-    format: str,
-) -> str:
-    """Return the comparison as Markdown, LaTeX or HTML, with bold as in the paper.
-
-    >>> table = load_table("curriculum-table4").only("MAE scale", "50 classes")
-    >>> none = compare_cells(table, {})
-    >>> print(render(table, none, none, "markdown").split("\\n\\n")[1])
-    | method | setting | published | rerun | z | seeds | commit |
-    | :-- | :-- | --: | --: | --: | --: | --: |
-    | MAE scale | 50 classes | **66.72** | not rerun |  |  |  |
-    """
-    columns, rows = lines(yours, reruns)
-    texts = len(set(columns) & set(CELL[:3]))
-    return document(format, heading(table), columns, rows, notes(table, yours, reruns), texts=texts)
-
-
-def document(
-    format: str,
-    title: str,
-    columns: Sequence[str],
-    rows: Iterable[Sequence[str]],
-    notes: Sequence[str] = (),
-    *,
-    texts: int = 1,
-) -> str:
-    """Return a table in a format of documents.
-
-    Args:
-        format: markdown, latex or html.
-        rows: cells as text; ``*…*`` is bold.
-        notes: paragraphs below the table.
-        texts: number of first columns that are aligned left; the others are numbers.
-    """
-    if format not in FORMATS:
-        raise ValueError(f"Expected one of {', '.join(FORMATS)} as format, got {format!r}.")
-    escape, bold, assemble = FORMATS[format]
-
-    def cell(text: str) -> str:
-        if text.startswith("*") and text.endswith("*"):
-            return bold(escape(text[1:-1]))
-        return escape(text)
-
-    cells = [[cell(text) for text in row] for row in (columns, *rows)]
-    return assemble(escape(title), cells, [escape(note) for note in notes], texts)
-
-
-Cells = Sequence[Sequence[str]]  # the first row has the names of the columns
-
-
-def _markdown(title: str, cells: Cells, notes: Sequence[str], texts: int) -> str:
-    head, *rows = cells
-    marks = [":--"] * texts + ["--:"] * (len(head) - texts)
-    table = "\n".join("| " + " | ".join(row) + " |" for row in (head, marks, *rows))
-    return "\n\n".join([f"### {title}", table, *notes]) + "\n"
-
-
-def _latex(title: str, cells: Cells, notes: Sequence[str], texts: int) -> str:
-    head, *rows = [" & ".join(row) + r" \\" for row in cells]
-    form = "l" * texts + "r" * (len(cells[0]) - texts)
-    parts = [
-        r"% needs \usepackage{longtable}",
-        rf"\begin{{longtable}}{{{form}}}",
-        rf"\caption{{{title}}} \\",
-        r"\hline",
-        head,
-        r"\hline",
-        r"\endhead",
-        *rows,
-        r"\hline",
-        r"\end{longtable}",
-        r"{\footnotesize",
-        *notes,
-        r"\par}",
-    ]
-    return "\n".join(parts) + "\n"
-
-
-def _html(title: str, cells: Cells, notes: Sequence[str], texts: int) -> str:
-    def line(row: Sequence[str], tag: str) -> str:
-        sides = ["left"] * texts + ["right"] * (len(row) - texts)
-        filled = [
-            f'<{tag} style="text-align: {side}">{cell}</{tag}>'
-            for cell, side in zip(row, sides, strict=True)
-        ]
-        return f"<tr>{''.join(filled)}</tr>"
-
-    head, *rows = cells
-    parts = ["<table>", f"<caption>{title}</caption>", f"<thead>{line(head, 'th')}</thead>"]
-    parts += ["<tbody>", *(line(row, "td") for row in rows), "</tbody>", "</table>"]
-    parts += [f"<p>{note}</p>" for note in notes]
-    return "\n".join(parts) + "\n"
-
-
-_MARKDOWN = str.maketrans({mark: f"\\{mark}" for mark in r"\|*_`<>"})
-_LATEX = str.maketrans(
-    {
-        **{mark: f"\\{mark}" for mark in "&%$#_{}"},
-        "\\": r"\textbackslash{}",
-        "^": r"\textasciicircum{}",
-        "~": r"\textasciitilde{}",
-        "±": r"$\pm$",
-        "−": "$-$",
-        "≤": r"$\leq$",
-        "†": r"$\dagger$",
-        "‡": r"$\ddagger$",
-        "α": r"$\alpha$",
-        "β": r"$\beta$",
-        "∂": r"$\partial$",
-        "‖": r"$\|$",
-        "₁": r"$_1$",
-        "⁴": r"$^4$",
-        "ε": r"$\epsilon$",
-        "λ": r"$\lambda$",
-        "τ": r"$\tau$",
-        "Σ": r"$\Sigma$",
-        # which the usual fonts print as ¡, ¿ and —
-        "<": r"\textless{}",
-        ">": r"\textgreater{}",
-        "|": r"\textbar{}",
-    }
-)
-Assemble = Callable[[str, Cells, Sequence[str], int], str]
-FORMATS: dict[str, tuple[Callable[[str], str], Callable[[str], str], Assemble]] = {
-    "markdown": (lambda text: text.translate(_MARKDOWN), "**{}**".format, _markdown),
-    "latex": (lambda text: text.translate(_LATEX), r"\textbf{{{}}}".format, _latex),
-    "html": (html.escape, "<b>{}</b>".format, _html),
-}

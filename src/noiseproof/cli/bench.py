@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -51,18 +51,16 @@ from noiseproof.core.messages import counted, near_file
 
 if TYPE_CHECKING:
     from noiseproof.bench import Experiment
-    from noiseproof.bench.ranking import Entry, Place
+    from noiseproof.bench.ranking import Place
     from noiseproof.bench.search import SearchResult
-    from noiseproof.bench.tables import CellComparison, PaperTable
+    from noiseproof.bench.sheets import Sheet
+    from noiseproof.bench.tables import PaperTable
 
 bench_app = typer.Typer(
     help="Compare methods fairly: many runs, each made once.", no_args_is_help=True
 )
 app.add_typer(bench_app, name="bench", rich_help_panel=TRAINING)
 RESUMES = " The same command resumes."
-# what the runs of one entry may differ in
-HIDDEN = ("seed", "noise_seed", "samples", "weights", "measures")
-RECORDS = {"json": show_json, "csv": show_csv}  # forms for programs
 Left = Annotated[bool, option("Leave out runs whose results come with noiseproof.", "--left")]
 
 
@@ -160,6 +158,7 @@ def _show_plan(
     """List the runs to do, with an estimate from a few real steps of each kind of run."""
     from noiseproof.bench import status
     from noiseproof.bench.duration import expected_seconds
+    from noiseproof.bench.sheets import HIDDEN, Sheet, distinguish
 
     ended = ("done",) if retry_failed else ("done", "failed")
     states = status(experiments, results)
@@ -170,25 +169,23 @@ def _show_plan(
         accelerator=accelerator,
         progress=_announce,
     )
-    if as_json:
-        return show_json(
-            [{"key": run.key, "seconds": expected[run], **run.as_dict()} for run in todo]
-        )
-    columns, values = _distinguish(todo, "dataset", "noise", "method", hidden=HIDDEN)
+    records = [{"key": run.key, "seconds": expected[run], **run.as_dict()} for run in todo]
+    columns, values = distinguish(todo, "dataset", "noise", "method", hidden=HIDDEN)
     seconds_of = {kind: expected[run] for run, kind in zip(todo, values, strict=True)}
     rows = []
     for kind, count in Counter(values).items():
         seconds = seconds_of[kind]
         each = "diverges" if seconds is None else duration(seconds)
         rows.append((*kind, str(count), each))
-    show((*columns, "runs", "a run"), rows)
     total = duration(sum(seconds or 0.0 for seconds in expected.values()))
     counts = Counter(states.values())
     ended_counts = ", ".join(f"{counts[state]} {state}" for state in ended)
-    return echo(
+    note = (
         f"{counted(len(todo), 'run')} to do, {ended_counts}; about {total} one after another on"
         " this machine"
     )
+    sheet = Sheet("", (*columns, "runs", "a run"), rows, records, [note])
+    return _print([sheet], "json" if as_json else "text")
 
 
 def _say_damaged(error: ValueError) -> None:
@@ -197,27 +194,6 @@ def _say_damaged(error: ValueError) -> None:
 
 def _announce(run: Experiment, number: int, total: int) -> None:
     echo(f"timing {number}/{total}: {run.dataset}, {run.settings.model}, {run.method}", err=True)
-
-
-def _distinguish(
-    experiments: Iterable[Experiment], *columns: str, hidden: Sequence[str] = ()
-) -> tuple[list[str], list[tuple[str, ...]]]:
-    """Return names and values of ``columns``, and of what else differs between experiments that
-    agree in these.
-    """
-    import pandas as pd
-
-    records = []
-    for experiment in experiments:
-        fields = experiment.as_dict()
-        fields |= fields.pop("settings")
-        records.append({name: str(value) for name, value in fields.items()})
-    if not records:
-        return list(columns), []
-    frame = pd.DataFrame(records)
-    differs = frame.groupby(list(columns)).nunique().gt(1).any()
-    names = [*columns, *sorted(set(differs.index[differs]).difference(hidden))]
-    return names, list(frame[names].itertuples(index=False, name=None))
 
 
 def _show_progress(
@@ -261,33 +237,28 @@ def bench_status(
     """
     from noiseproof.bench import status
     from noiseproof.bench.results import holder
+    from noiseproof.bench.sheets import HIDDEN, Sheet, counts_sheet, distinguish
 
+    form = "json" if as_json else "text"
     if spec is None:
         _refuse_without_table(
             only=only, seeds=seeds, precision=precision, epochs=epochs, left=left, data_dir=data_dir
         )
-        return _show_counts("json" if as_json else "text", results)
+        return _print([counts_sheet(results)], form)
     experiments = _experiments(spec, only, seeds, precision, epochs, left, data_dir)
     states = status(experiments, results)
-    holders = {
-        run: holder(Path(results), run.key) for run, state in states.items() if state == "running"
-    }
-    if as_json:
-        return show_json(
-            [
-                {"key": run.key, "status": state, "holder": holders.get(run), **run.as_dict()}
-                for run, state in states.items()
-            ]
-        )
-    columns, values = _distinguish(states, "dataset", "noise", "method", "seed", hidden=HIDDEN[2:])
+    columns, values = distinguish(states, "dataset", "noise", "method", "seed", hidden=HIDDEN[2:])
     rows = []
+    records = []
     for (run, state), rest in zip(states.items(), values, strict=True):
-        process = holders.get(run)
+        process = holder(Path(results), run.key) if state == "running" else None
+        where = ""
         if process:
-            state = f"running, process {process['pid']} on {process['host']}"
-        rows.append((run.key, state, *rest))
-    show(("key", "status", *columns), rows)
-    return echo(", ".join(f"{n} {state}" for state, n in Counter(states.values()).items()))
+            where = f", process {process['pid']} on {process['host']}"
+        rows.append((run.key, state + where, *rest))
+        records.append({"key": run.key, "status": state, "holder": process, **run.as_dict()})
+    note = ", ".join(f"{n} {state}" for state, n in Counter(states.values()).items())
+    return _print([Sheet("", ("key", "status", *columns), rows, records, [note])], form)
 
 
 def _experiments(
@@ -403,8 +374,8 @@ def bench_table(
     format: Annotated[
         str,
         option(
-            "text, csv (with all digits), markdown, latex or html.",
-            complete="text csv markdown latex html",
+            "text, csv (with all digits), markdown or latex.",
+            complete="text csv markdown latex",
         ),
     ] = "text",
     worst: Annotated[
@@ -420,22 +391,40 @@ def bench_table(
     Without a table: how many cells of each were published, can run and were rerun, with all seeds
     of the paper, and how many agree.
     """
-    from noiseproof.bench.tables import FORMATS, list_tables, load_table
+    from noiseproof.bench import read_results
+    from noiseproof.bench.reruns import rerun_cells
+    from noiseproof.bench.sheets import (
+        DOCUMENTS,
+        counts_sheet,
+        paper_sheet,
+        sweep_sheets,
+        worst_sheet,
+    )
+    from noiseproof.bench.tables import compare_cells, list_tables, load_table
 
-    if format not in ("text", "csv", *FORMATS):
-        raise ValueError(f"Expected a --format of text, csv, {', '.join(FORMATS)}, got {format!r}.")
+    if format not in ("text", "csv", *DOCUMENTS):
+        known = ", ".join(("text", "csv", *DOCUMENTS))
+        raise ValueError(f"Expected a --format of {known}, got {format!r}.")
     form = "json" if as_json else format
     if id is None:
         _refuse_without_table(only=only, seeds=seeds, precision=precision, epochs=epochs)
-        return _show_worst(worst, form) if worst else _show_counts(form, results)
+        return _print([worst_sheet(worst) if worst else counts_sheet(results)], form)
     if worst:
         raise ValueError(f"Expected no table with --worst, which is about all of them, got {id!r}.")
-    if id not in list_tables() and id.endswith(".toml"):
+    is_sweep = id not in list_tables() and id.endswith(".toml")
+    if is_sweep:
         sweep = _experiments(id, only, seeds, precision, epochs)
-        return _show_sweep(sweep, results, form)
-    table = load_table(id).only(*only or ())
+    else:
+        table = load_table(id).only(*only or ())
+    if not any(Path(results).glob("*.json")):
+        say(f"There are no results of yours in {results}/. `noiseproof bench run` makes them.")
+    known_results = read_results(results, _say_damaged)
+    if is_sweep:
+        return _print(sweep_sheets(sweep, known_results), form)
     chosen = range(seeds) if seeds else None
-    return _show_paper_table(table, results, chosen, precision, epochs, form)
+    yours = compare_cells(table.with_epochs(epochs), known_results, chosen, precision)
+    # of what was published, whatever the epochs of yours
+    return _print([paper_sheet(table, yours, rerun_cells(table, precision))], form)
 
 
 def _refuse_without_table(**options: object) -> None:
@@ -448,190 +437,25 @@ def _refuse_without_table(**options: object) -> None:
         )
 
 
-def _show_paper_table(
-    table: PaperTable,
-    results: str,
-    seeds: Iterable[int] | None,
-    precision: str | None,
-    epochs: int | None,
-    form: str,
-) -> None:
-    from noiseproof.bench import read_results
-    from noiseproof.bench.reruns import explain, rerun_cells
-    from noiseproof.bench.tables import (
-        compare_cells,
-        heading,
-        lines,
-        notes,
-        render,
-    )
+def _print(sheets: Sequence[Sheet], form: str) -> None:
+    """Print tables as text, as json or csv for programs, or in a format of documents."""
+    from noiseproof.bench.sheets import flat
 
-    if not Path(results).exists():
-        say(f"There are no results of yours in {results}/: published numbers and reruns are shown.")
-    known = read_results(results, _say_damaged)
-    yours = compare_cells(table.with_epochs(epochs), known, seeds, precision)
-    reruns = rerun_cells(table, precision)  # of what was published, whatever the epochs of yours
-    if form in RECORDS:
-        both = zip(yours, reruns, strict=True)
-        return RECORDS[form]([_record(table, *pair, flat=form == "csv") for pair in both])
-    if form != "text":
-        return echo(render(table, yours, reruns, form), nl=False)
-    columns, rows = lines(yours, reruns)
-    echo(heading(table))
-    show(columns, rows)
-    return echo("\n".join([*notes(table, yours, reruns), *explain(table, reruns)]))
-
-
-def _show_worst(count: int, form: str) -> None:
-    from noiseproof.bench.reruns import find_diagnosis, largest_differences
-    from noiseproof.bench.tables import CellComparison, lines
-
-    worst = [
-        (table, CellComparison(rerun.cell), rerun) for table, rerun in largest_differences(count)
-    ]
-    if form in RECORDS:
-        return RECORDS[form]([_record(*one, flat=form == "csv") for one in worst])
-    _, own, reruns = zip(*worst, strict=True)
-    columns, cells = lines(own, reruns)
-    rows = []
-    for (table, _, rerun), texts in zip(worst, cells, strict=True):
-        why = find_diagnosis(table, rerun.cell) or {}
-        rows.append((table.id, *texts, why.get("sweep", "")))
-    head = ("table", *columns, "experiment on why")
-    return _show_table(form, "The largest differences", head, rows, left=4)
-
-
-def _record(
-    table: PaperTable, own: CellComparison, rerun: CellComparison, flat: bool
-) -> dict[str, Any]:
-    """Return a cell for programs: with all that is known of its runs, or ``flat`` for CSV."""
-    from noiseproof.bench.reruns import find_diagnosis
-
-    why = find_diagnosis(table, rerun.cell) or {}
-    runs: dict[str, Any] = {"rerun": rerun.as_dict(), "yours": own.as_dict()}
-    if flat:
-        names = ("mean", "spread", "z", "seeds", "failed", "precision", "epochs")
-        runs = {f"{whose}_{name}": one[name] for whose, one in runs.items() for name in names}
-        runs["rerun_commits"] = " ".join(rerun.commits)
-    return {
-        "table": table.id,
-        "statistic": table.statistic,
-        **own.cell.as_dict(),
-        **runs,
-        "diagnosis": why.get("finding"),
-        "experiment": why.get("sweep"),
-    }
-
-
-def _show_counts(form: str, results: str) -> None:
-    """List the tables: how many cells can run and were rerun, and how many runs are left."""
-    from noiseproof.bench import status
-    from noiseproof.bench.reruns import count_all, runs_left
-    from noiseproof.bench.tables import load_table
-
-    records = []
-    for id, counts in count_all().items():
-        table = load_table(id)
-        states = Counter(status(runs_left(table), results).values())
-        left = states.total() - states["done"] - states["failed"]
-        about = {"paper": table.paper, "table": table.number, "title": table.title}
-        records.append({"id": id, **about, "runs": table.runs, **vars(counts), "left": left})
-    if form in RECORDS:
-        return RECORDS[form](records)
-    numbers = ("published", "runnable", "rerun", "with_all_seeds", "judged", "within", "left")
-    sums = {name: sum(one[name] for one in records) for name in numbers}
-    rows = []
-    for one in (*records, {"id": "all", "title": "", **sums}):
-        counted_cells = [str(one[name]) for name in numbers[:4]]
-        agree = f"{one['within']} of {one['judged']}"
-        rows.append((one["id"], one["title"], *counted_cells, agree, str(one["left"])))
-    cells = ("cells", "can run", "rerun", "with all seeds", "|z| ≤ 2", "runs left")
-    return _show_table(form, "The papers' tables", ("id", "what it shows", *cells), rows, left=2)
-
-
-def _show_table(
-    form: str,
-    title: str,
-    head: Sequence[str],
-    rows: Iterable[Sequence[str]],
-    notes: Sequence[str] = (),
-    left: int = 1,
-) -> None:
-    """Print a table as text or in a format of documents; its first columns, ``left`` of them, are
-    texts.
-    """
-    from noiseproof.bench.tables import document
-
-    if form == "text":
-        return show(head, [*rows])
-    return echo(document(form, title, head, rows, notes, texts=left))
-
-
-def _show_sweep(experiments: Sequence[Experiment], results: str, form: str) -> None:
-    from noiseproof.bench import read_results
-    from noiseproof.bench.ranking import NOTE, data_of, summarise_sweep
-
-    if not any(Path(results).glob("*.json")):
-        say(f"There are no results in {results}/. Make them with `noiseproof bench run`.")
-    groups = summarise_sweep(experiments, read_results(results, _say_damaged))
+    records = [record for sheet in sheets for record in sheet.records]
     if form == "json":
-        return show_json([dataclasses.asdict(group) for group in groups])
-    of_data, titles = _distinguish(
-        (data_of(group.entries[0].run) for group in groups), "dataset", "noise", hidden=HIDDEN
-    )
-    runs = [entry.run for group in groups for entry in group.entries]
-    names, values = _distinguish(runs, *of_data, "method", hidden=HIDDEN)
-    named = dict(zip(runs, values, strict=True))
+        return show_json(records)
     if form == "csv":
-        records = []
-        for group in groups:
-            for entry in group.entries:
-                record = dict(zip(names, named[entry.run], strict=True))
-                records.append(record | {"metric": group.metric} | _entry_record(entry))
-        return show_csv(records)
-    skipped = len(of_data)
-    for group, data in zip(groups, titles, strict=True):
-        title = ", ".join(f"{name} {text}" for name, text in zip(of_data, data, strict=True))
-        rows = [(*named[entry.run][skipped:], *_entry_cells(entry)) for entry in group.entries]
-        head = (*names[skipped:], group.metric.replace("_", " "), "p against the first", "seeds")
-        notes = [group.recommendation, NOTE]
+        return show_csv([flat(record) for record in records])
+    for sheet in sheets:
         if form != "text":
-            _show_table(form, title, head, rows, notes, left=len(names) - skipped)
+            echo(sheet.document(form), nl=False)
             continue
-        echo(title)
-        show(head, rows)
-        echo(group.recommendation + "\n")
-    if form == "text":
-        echo(NOTE)
-
-
-def _entry_record(entry: Entry) -> dict[str, Any]:
-    place = entry.place
-    return {
-        "mean": place.mean,
-        "std": entry.std,
-        "p": place.p,
-        "seeds": place.seeds,
-        "failed": place.failed,
-        "wanted": entry.wanted,
-    }
-
-
-def _entry_cells(entry: Entry) -> tuple[str, str, str]:
-    place = entry.place
-    mean = plain(place.mean, ".4f")
-    if entry.std is not None:
-        mean += f" ± {entry.std:.4f}"
-    seeds = f"{place.seeds}/{entry.wanted}"
-    if place.failed:
-        seeds += f", {place.failed} failed"
-    return mean, _p(place.p), seeds
-
-
-def _p(p: float | None) -> str:
-    if p is None:
-        return ""
-    return "< 0.001" if p < 0.001 else f"{p:.3f}"
+        if sheet.title:
+            echo(sheet.title)
+        show(sheet.columns, sheet.rows)
+        for note in sheet.notes:
+            echo(note)
+    return None
 
 
 @bench_app.command(
@@ -726,12 +550,14 @@ def bench_compare(
 
 
 def _place_row(place: Place) -> tuple[str, ...]:
+    from noiseproof.bench.sheets import format_p
+
     margin = "" if place.margin is None else f"± {place.margin:.4f}"
     return (
         place.method,
         plain(place.mean, ".4f") or "failed",
         margin,
-        _p(place.p),
+        format_p(place.p),
         f"{place.seeds}/{place.seeds + place.failed}",
         plain(place.seconds, ".1f"),
         plain(place.memory and place.memory / 1e6, ".1f"),

@@ -14,14 +14,11 @@ from noiseproof.analysis.after.predictions import (
     check_predictions,
     heldout_predictions,
     label_losses,
-    training_predictions,
 )
-from noiseproof.analysis.figures import Layer, Needs, figure, stack
+from noiseproof.analysis.figures import Layer, figure, stack
 from noiseproof.core.checks import check_count
 
 BINS = 15  # of confidence, as in Guo et al. (2017)
-# LN paper, Table 4, no noise added
-PUBLISHED = {"het-τ-Σ": 1.66, "ce": 1.60, "gce": 1.58, "nan": 1.54, "ln": 1.18}
 
 
 @dataclass(frozen=True)
@@ -135,31 +132,3 @@ def annotator_nll(annotations: ArrayLike, pred_probs: ArrayLike) -> float:
     losses = np.zeros(votes.shape)
     losses[row, annotator] = label_losses(votes[row, annotator], p[row])
     return float((losses.sum(1) / given.sum(1)).mean())
-
-
-@figure(
-    "annotators",
-    "How well predictions cover the labels of three annotators",
-    Layer("bars", "method", "nll", color="numbers"),
-    subject=training_predictions,
-    reading=(
-        "The lower, the better the predicted distribution covers the labels that different people"
-        " give to an image; the published models were trained on CIFAR-10's own labels."
-    ),
-    paper="LN paper, Table 4",
-    axes=("", "mean NLL of the annotators' labels"),
-)
-def annotator_figure(runs: Mapping[str, Predictions]) -> pd.DataFrame:
-    annotated = [(name, p.annotations, p.pred_probs) for name, p in runs.items()]
-    measured = {
-        name: annotator_nll(votes, probs) for name, votes, probs in annotated if votes is not None
-    }
-    if not measured:
-        raise Needs("a run on CIFAR-10, and CIFAR-10N's labels in the data folder")
-    sources = {"measured": measured, "published": PUBLISHED}
-    rows = [
-        (source, method, nll)
-        for source, values in sources.items()
-        for method, nll in values.items()
-    ]
-    return pd.DataFrame(rows, columns=["numbers", "method", "nll"])

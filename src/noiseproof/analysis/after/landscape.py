@@ -3,12 +3,11 @@
 
 A point (α, β) of a landscape is the model with the weights θ + α·d₁ + β·d₂ in random directions.
 Each filter of them has the norm of the model's filter, so that models whose weights differ in scale
-can be compared. The noise on the gradients, by sample, follows SLN paper, Propositions 1 and 3.
+can be compared.
 """
 
 import math
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -19,26 +18,13 @@ import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 from torch.func import functional_call
 
-from noiseproof.analysis.before.label_noise import total_noise, weight_noise
-from noiseproof.analysis.figures import (
-    READABLE,
-    Figure,
-    Layer,
-    Needs,
-    Subjects,
-    each,
-    figure,
-    first_seeds,
-    stack,
-)
-from noiseproof.analysis.runs import RIGHT, WRONG, NotARun, RunFolder, Runs
+from noiseproof.analysis.figures import Figure, Layer, Needs, Subjects, figure, stack
+from noiseproof.analysis.runs import NotARun, RunFolder, Runs
 from noiseproof.core.checks import check_count, check_number
 from noiseproof.core.messages import Progress
 from noiseproof.core.output import Output
 from noiseproof.core.tensors import wide
 from noiseproof.data.base import derive_generator, shuffled
-from noiseproof.data.images import read_batches
-from noiseproof.losses.gaussian import LN
 from noiseproof.strategies.sweeps import evaluating
 
 Direction = dict[str, Tensor]  # by parameter
@@ -49,9 +35,6 @@ RADIUS = 0.25  # of the sharpness of a minimum
 # of losses in figures, as in the contours of Li et al.'s code: far out they grow without bound
 CUT = 10.0
 FILE = "landscape.csv"  # in the folder of a run
-PASSES = 640  # backward passes for a run: rows times classes
-LABELS = "noise on labels (SLN), σ_y = 1"
-LOGITS = "noise on the gradient in logits, σ_f = 1"
 
 
 def filter_normalised_direction(model: nn.Module, generator: Generator) -> Direction:
@@ -148,20 +131,19 @@ def landscape(
     generator: Generator,
     criterion: Criterion = cross_entropy,
     points: int = 21,
-    precision: torch.dtype | None = None,
     progress: Progress | None = None,
 ) -> Landscape:
     """Return the mean loss of ``model`` over ``x``, ``y`` on a grid of ``points`` × ``points``
     weights around its own.
 
-    Computed on the model's device, in evaluation mode; the model is not changed.
+    Computed on the model's device, in evaluation mode and under the caller's autocast; the model is
+    not changed.
 
     Args:
         x: inputs as the model takes them, normalised, (N, …).
         generator: on the CPU; the same seed gives the same directions on every device.
         criterion: from a model's output and labels to the losses of the rows.
         points: along each direction, from −1 to 1; an odd number: the model itself is the middle.
-        precision: of autocast, such as ``torch.bfloat16``.
         progress: called after each point.
     """
     if check_count("points", points, 3) % 2 == 0:
@@ -194,8 +176,7 @@ def landscape(
     # zero is exactly zero
     steps = torch.arange(-half, half + 1, dtype=torch.float64) * (1 / half)
     losses = torch.zeros(points, points, dtype=torch.float64, device=device)
-    autocast = nullcontext() if precision is None else torch.autocast(device.type, precision)
-    with evaluating([model]), autocast:
+    with evaluating([model]):
         for i, alpha in enumerate(steps.tolist()):
             row = {name: torch.add(w, first[name], alpha=alpha) for name, w in weights.items()}
             for j, beta in enumerate(steps.tolist()):
@@ -323,55 +304,6 @@ def kept_landscapes(runs: Runs) -> Subjects[pd.DataFrame]:
         return comparable(kept)
     except ValueError as error:
         raise Needs(str(error).removeprefix("Expected ")) from error
-
-
-def gradient_noise(run: RunFolder) -> pd.DataFrame:
-    """Return the total ``deviation`` of the noise on a sample's gradient, √tr M, by ``kind``,
-    ``confidence`` and ``label``.
-
-    Of some training rows, evenly spread, at the last checkpoint of the first model.
-    """
-    result = run.result()
-    if isinstance(result.run.loss, LN):
-        raise NotARun(
-            f"Expected a run whose logits are log-odds in {run.folder}, got `{result.run.loss}`."
-        )
-    data = result.run.data
-    model = result.models[0].eval().requires_grad_(True)
-    count = min(len(data), max(8, PASSES // data.num_classes))
-    index = torch.linspace(0, len(data) - 1, count).round().long()
-    table = []
-    raw: Tensor = next(read_batches(data.x, [index]))
-    for row, x in zip(index.tolist(), result.run.prepare(raw, result.run.normalise), strict=True):
-        with torch.no_grad():
-            confidence = float(result.run.loss.scores(model(x[None])).softmax(1).max())
-        label = "unknown"
-        if run.is_flipped is not None:
-            label = WRONG if run.is_flipped[row] else RIGHT
-        for kind, on in ((LABELS, "labels"), (LOGITS, "logits")):
-            deviation = total_noise(weight_noise(model, x, on=on))  # type: ignore[arg-type]
-            table.append((row, kind, confidence, label, deviation))
-    return pd.DataFrame(table, columns=["row", "kind", "confidence", "label", "deviation"])
-
-
-@figure(
-    "gradient-noise",
-    "The noise on the gradient of each sample",
-    Layer("points", "confidence", "deviation", color="method"),
-    subject=first_seeds,
-    reading=(
-        "Stochastic label noise moves the weights more where the model is certain, and where its"
-        " outputs change sharply with the weights; noise on the gradient in the logits depends on"
-        " the second alone."
-    ),
-    paper="SLN paper, Propositions 1 and 3, section 3.2",
-    axes=("largest predicted probability", "standard deviation over all weights, √tr M"),
-    panel="kind",
-    share_y=False,
-    log_y=True,
-)
-def gradient_noise_figure(runs: Runs) -> pd.DataFrame:
-    return stack(each(runs, gradient_noise, needs=READABLE))
 
 
 def landscape_figures(landscapes: Mapping[str, Landscape]) -> list[Figure]:

@@ -51,7 +51,6 @@ class Predictions:
     corrected: Array | None = None  # (N,): the method's final labels, if it changes them
     classes: tuple[str, ...] = ()
     rows: Array | None = None  # (N,): their places in the dataset
-    annotations: Array | None = None  # (N, A): labels of several annotators, −1 for none
 
     def __post_init__(self) -> None:
         check_predictions(self.labels, self.pred_probs)
@@ -116,10 +115,8 @@ def predict(run: RunFolder, part: Part = "train", *, rows: int | None = None) ->
     given, clean = part_labels(run, part)
     result = run.result("auto")
     corrected = None
-    annotations = None
     if part == "train":
         corrected = corrected_labels(result.strategies, run.task.train.labels.cpu())
-        annotations = _annotations(run)
     chosen = shuffled(len(given), derive_generator(0, 0))[:rows].sort().values
     p = predict_log_probs(result.run, take(run.inputs(part), chosen)).double().exp().cpu().numpy()
     index = chosen.numpy()
@@ -134,7 +131,6 @@ def predict(run: RunFolder, part: Part = "train", *, rows: int | None = None) ->
         corrected=chosen_rows(corrected),
         classes=run.classes,
         rows=index,
-        annotations=chosen_rows(annotations),
     )
 
 
@@ -205,25 +201,6 @@ def cifar10n_annotations(clean: ArrayLike, folder: str | Path | None = None) -> 
         for n in (1, 2, 3)
     ]
     return torch.stack(columns, 1).numpy()
-
-
-def _annotations(run: RunFolder) -> Array | None:
-    """Return the labels of CIFAR-10N's annotators for a run's training rows; None if it was not
-    trained on CIFAR-10.
-    """
-    if not run.dataset.startswith("cifar10") or run.num_classes != 10 or run.clean is None:
-        return None
-    parts = [run.labels[name] for name in ("index", "validation.index") if name in run.labels]
-    truths = [run.labels[name] for name in ("clean", "validation.clean") if name in run.labels]
-    rows = torch.cat(parts)
-    truth = torch.cat(truths)
-    if not torch.equal(rows.sort().values, torch.arange(50_000)) or bool((truth < 0).any()):
-        return None  # not exactly all images
-    try:
-        votes = cifar10n_annotations(torch.empty_like(truth).scatter(0, rows, truth), run.data_root)
-        return np.asarray(votes[run.labels["index"].numpy()])
-    except (ValueError, OSError):  # CIFAR-10N is not at hand
-        return None
 
 
 # Labels against predictions and the truth

@@ -5,22 +5,17 @@ covariance σ²·M: in its logits by Proposition 2, in the weights by Propositio
 gradient in the logits that of Proposition 1.
 """
 
-import math
 from collections.abc import Sequence
-from typing import Literal, get_args
 
 import numpy as np
 import pandas as pd
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from noiseproof.analysis.before.losses import Start, starting_losses
 from noiseproof.analysis.figures import Layer, figure
-from noiseproof.core.checks import check_word
 from noiseproof.losses.margin import CE
 from noiseproof.losses.sums import as_loss
-
-On = Literal["labels", "logits"]
 
 
 def logit_noise_covariance(probs: Tensor) -> Tensor:
@@ -59,31 +54,6 @@ def weight_noise_covariance(jacobian: Tensor, probs: Tensor | None = None) -> Te
     return jacobian.T @ jacobian
 
 
-def weight_noise(model: nn.Module, x: Tensor, *, on: On = "labels") -> dict[str, Tensor]:
-    """Return the standard deviation of the noise on the gradient in each weight, for one input
-    ``x`` (…), by parameter, with σ = 1.
-
-    ``on="labels"`` is SLN: σ_y·‖∂log p/∂θ_i‖₂ (SLN paper, Proposition 3); ``on="logits"`` is noise
-    on the gradient in the logits: σ_f·‖∂z/∂θ_i‖₂ (Proposition 1). It takes one backward pass for
-    each class and no matrix of weights.
-    """
-    check_word("on", on, get_args(On))
-    weights = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
-    with torch.enable_grad():
-        out = model(x[None])
-        values = getattr(out, "logits", out)[0]
-        values = values.log_softmax(0) if on == "labels" else values
-        squares = {name: torch.zeros_like(weight) for name, weight in weights.items()}
-        for k in range(len(values)):
-            gradients = torch.autograd.grad(
-                values[k], list(weights.values()), retain_graph=True, allow_unused=True
-            )
-            for name, gradient in zip(weights, gradients, strict=True):
-                if gradient is not None:
-                    squares[name] += gradient.square()
-    return {name: square.sqrt() for name, square in squares.items()}
-
-
 def logit_noise(num_classes: Sequence[int]) -> pd.DataFrame:
     """Return the ``deviation`` √M_ii of the noise on a logit's gradient over its ``probability``
     (Proposition 2), σ_y = 1.
@@ -115,10 +85,3 @@ def logit_noise_figure(start: Start) -> pd.DataFrame | None:
         return None
     table = logit_noise(sorted({2, 10, 100, start.num_classes}))
     return table.assign(**{"number of classes": table["classes"].map("{} classes".format)})
-
-
-def total_noise(deviations: dict[str, Tensor]) -> float:
-    """Return the root of the total variance over all weights: √tr M."""
-    return math.sqrt(
-        sum(float(deviation.double().square().sum()) for deviation in deviations.values())
-    )

@@ -54,8 +54,6 @@ LINES: tuple[Any, ...] = ("-", "--", ":", "-.", (0, (8, 2)))
 MARKERS = ("o", "s", "D", "P", "^")
 PER_ROW = 3  # panels side by side
 FEW = 15  # points up to which a line has markers
-# points from which on they are drawn as pixels: a smaller file than with a shape for each
-MANY = 1000
 CELLS = 150  # up to which a grid shows its numbers
 
 
@@ -180,10 +178,8 @@ def _add_legend(canvas: Canvas, figure: Figure, marks: Sequence[Mark], styles: S
         first = one.rows.iloc[0]
         if layer.color:
             style = styles[layer.color, text(first[layer.color])]
-            if layer.dash == layer.color:
-                style = one.style
             entries.setdefault((layer.color, text(first[layer.color])), (layer, style))
-        if layer.dash and layer.dash != layer.color:
+        if layer.dash:
             style = one.style
             if layer.color:  # in any colour
                 style = style._replace(color="#777777")
@@ -233,7 +229,6 @@ class _Panel:
             x = self.places(one.rows[one.layer.x], "x")
             y = self.places(one.rows[one.layer.y], "y")
             draw[one.layer.kind](one, x, y)
-            self.tops.update(dict(zip(x, y, strict=True)))
         self.axes()
 
     def explain(self, canvas: Canvas) -> None:
@@ -259,12 +254,6 @@ class _Panel:
         numbers = {name: n for n, name in enumerate(self.names(along))}
         return [numbers.get(text(value), value) for value in column]
 
-    def floor(self, x: list[Any]) -> list[float]:
-        """Return where marks begin: at zero, or on top of the stack."""
-        if not self.figure.stack:
-            return [0.0] * len(x)
-        return [self.tops[at] for at in x]
-
     def line(self, one: Mark, x: list[Any], y: list[Any]) -> None:
         color = one.style.color
         (line,) = self.ax.plot(x, y, LINES[one.style.dash], color=color)
@@ -275,41 +264,32 @@ class _Panel:
             self.ax.fill_between(x, *band, color=color, alpha=0.2, linewidth=0)
 
     def points(self, one: Mark, x: list[Any], y: list[Any]) -> None:
-        look: Any = {"s": 20, "edgecolors": "white", "linewidths": 0.0}
-        if len(x) >= 50:
-            look["s"] = 8
-        if len(x) >= MANY:
-            look |= {"s": 3, "rasterized": True}
-        if self.image is not None:
-            look["linewidths"] = 0.4  # to stand out from the colours of the grid
         color = one.style.color
-        self.ax.scatter(x, y, c=color, marker=MARKERS[one.style.dash], alpha=0.85, **look)
+        look: Any = {"c": color, "marker": MARKERS[one.style.dash], "alpha": 0.85}
+        if self.image is not None:  # to stand out from the colours of the grid
+            look |= {"edgecolors": "white", "linewidths": 0.4}
+        self.ax.scatter(x, y, s=20 if len(x) < 50 else 8, **look)
         if one.layer.low:
             self.ax.errorbar(x, y, yerr=_error_bars(one), fmt="none", color=color, linewidth=1)
 
     def area(self, one: Mark, x: list[Any], y: list[Any]) -> None:
-        floor = self.floor(x)
+        floor = [0.0] * len(x)
+        alpha = 0.25
+        if self.figure.stack:
+            floor = [self.tops[at] for at in x]
+            alpha = 0.8
+            self.tops.update(dict(zip(x, y, strict=True)))
         top = [low + height for low, height in zip(floor, y, strict=True)]
-        alpha = 0.8 if self.figure.stack else 0.25
         self.ax.fill_between(x, floor, top, color=one.style.color, alpha=alpha, linewidth=0)
         self.ax.plot(x, top, LINES[one.style.dash], color=one.style.color)
 
     def bars(self, one: Mark, x: list[Any], y: list[Any]) -> None:
+        """Draw bars side by side."""
         bars = [other for other in self.marks if other.layer.kind == "bars"]
-        shift = 0.0
-        alpha = 1.0
-        if self.names("x"):
-            width = 0.8
-            if not self.figure.stack:  # side by side
-                width /= len(bars)
-                shift = (bars.index(one) - (len(bars) - 1) / 2) * width
-        else:
-            at = np.unique(np.concatenate([other.rows[other.layer.x] for other in bars]))
-            width = float(np.diff(at).min()) if len(at) > 1 else 1.0
-            if not self.figure.stack:  # histograms lie on top of each other
-                alpha = 0.6
-        look: Any = {"color": one.style.color, "alpha": alpha, "yerr": _error_bars(one)}
-        self.ax.bar([place + shift for place in x], y, width, self.floor(x), **look)
+        width = 0.8 / len(bars)
+        shift = (bars.index(one) - (len(bars) - 1) / 2) * width
+        at = [place + shift for place in x]
+        self.ax.bar(at, y, width, color=one.style.color, yerr=_error_bars(one))
 
     def grid(self, one: Mark) -> None:
         layer = one.layer

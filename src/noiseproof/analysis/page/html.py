@@ -2,7 +2,6 @@
 
 import base64
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -30,13 +29,6 @@ def make_page(
         title: of the page.
         runs: rows of the table at its top, each a value by column.
     """
-    names = Counter(identifier(figure.name) for figure in figures)
-    names["content"] += 1  # an id of the shell
-    repeated = sorted(name for name in names if names[name] > 1)
-    if repeated:
-        raise ValueError(
-            f"Expected figures with unique names, got several of {', '.join(repeated)}."
-        )
     styles = palette([figure for figure in figures if isinstance(figure, Figure)])
     stages: dict[str, list[dict[str, Any]]] = {}
     for figure in figures:

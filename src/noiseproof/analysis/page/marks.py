@@ -28,8 +28,7 @@ COLORS = (
     "#5b3fc4",
 )
 GREY = "#7b848c"  # of reference lines, and of distributions behind other marks
-SCALE = "viridis"  # matplotlib's colours of numbers, as of grids
-VISIBLE = 0.75  # where the scale ends for lines: the rest is too light on white
+SCALE = "viridis"  # matplotlib's colours of the numbers of grids
 
 
 class Style(NamedTuple):
@@ -66,30 +65,19 @@ def values(column: pd.Series[Any]) -> list[Any]:
 
 def palette(figures: Sequence[Figure]) -> dict[tuple[str, str], Style]:
     """Return a colour for every value of every colour column, the same in all figures."""
-    from matplotlib import colormaps
-    from matplotlib.colors import to_hex
-
-    columns: dict[str, dict[Any, None]] = {}
-    names = set()
+    columns: dict[str, dict[str, None]] = {}
     behind = set()  # columns that colour only areas, behind marks that another column colours
     for figure in figures:
         colored = [layer for layer in figure.layers if layer.color and layer.kind not in GRIDS]
         for layer in colored:
             assert layer.color is not None
-            column = figure.data[layer.color]
-            columns.setdefault(layer.color, {}).update(dict.fromkeys(values(column)))
-            if not is_number(column):
-                names.add(layer.color)
+            names = map(text, values(figure.data[layer.color]))
+            columns.setdefault(layer.color, {}).update(dict.fromkeys(names))
             if layer.kind == "area" and any(one.color != layer.color for one in colored):
                 behind.add(layer.color)
     styles = {}
-    for name, distinct in columns.items():
-        if name in names:
-            colors = (GREY, *reversed(COLORS)) if name in behind else COLORS
-            for n, value in enumerate(dict.fromkeys(map(text, distinct))):
-                styles[name, value] = Style(colors[n % len(colors)], n // 6)
-        else:
-            last = max(len(distinct) - 1, 1)
-            for n, value in enumerate(sorted(distinct)):
-                styles[name, text(value)] = Style(to_hex(colormaps[SCALE](VISIBLE * n / last)), 0)
+    for column, names in columns.items():
+        colors = (GREY, *reversed(COLORS)) if column in behind else COLORS
+        for n, name in enumerate(names):
+            styles[column, name] = Style(colors[n % len(colors)], n // 6)
     return styles
