@@ -320,13 +320,14 @@ def test_corrected_labels_are_the_targets_that_a_method_ended_with(
 
 def test_corrected_labels_of_soft_corrections() -> None:
     strategy = get_strategy("label-correction:start=0,soft=true")
-    assert predictions.corrected_labels([strategy], [0, 1]) is None  # nothing corrected yet
+    given = torch.tensor([0, 1])
+    assert predictions.corrected_labels([strategy], given, 2) is None  # nothing corrected yet
     strategy.kept = torch.tensor([0.3, 0.3])
     strategy.predicted = torch.tensor([[0.1, 0.9], [0.8, 0.2]])
     # 0.3 + 0.7 · 0.1 < 0.7 · 0.9, 0.3 + 0.7 · 0.2 < 0.7 · 0.8
-    assert predictions.corrected_labels([strategy], [0, 1]).tolist() == [1, 0]
+    assert predictions.corrected_labels([strategy], given, 2).tolist() == [1, 0]
     strategy.kept = torch.tensor([0.3, 0.5])
-    assert predictions.corrected_labels([strategy], [0, 1]).tolist() == [1, 1]
+    assert predictions.corrected_labels([strategy], given, 2).tolist() == [1, 1]
 
 
 def check_figure(figure: Figure) -> None:

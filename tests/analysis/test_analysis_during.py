@@ -376,9 +376,7 @@ def test_residuals_are_those_of_whole_matrices(method: str, folder: Callable[...
 # What is missing
 
 
-def test_figures_without_their_data_say_what_records_it(
-    folder: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_figures_without_their_data_say_what_records_it(folder: Callable[..., Path]) -> None:
     figures = {figure.name: figure for figure in during(open_runs([folder("ce", samples=False)]))}
     needs = {
         name: figure.needs for name, figure in figures.items() if isinstance(figure, MissingFigure)
@@ -393,16 +391,10 @@ def test_figures_without_their_data_say_what_records_it(
         "schedules",
         "sgd-noise",
     ]
-    assert needs["margins"] == needs["sample-weights"] == "noiseproof train --samples"
-    assert needs["attention"] == "noiseproof train --samples --method nal"
+    assert needs["margins"] == needs["sample-weights"] == samples.RECORDED
+    assert needs["attention"] == f"a run of `nal` with {samples.RECORDED}"
     assert "invert=true" in needs["label-correction"] and "--schedule" in needs["schedules"]
     assert {figure.stage for figure in figures.values()} == {"During training"}
-    monkeypatch.setattr(samples, "is_of_sweep", lambda run: True)
-    (missing,) = collect([folder("ce", samples=False)], only=["margins"])
-    assert (
-        isinstance(missing, MissingFigure)
-        and missing.needs == "`samples = true` in the file of the sweep"
-    )
 
 
 def test_a_run_without_truth_and_test_rows(tmp_path: Path) -> None:

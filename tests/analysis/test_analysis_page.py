@@ -23,6 +23,7 @@ from typer.testing import CliRunner
 
 from noiseproof.analysis import Figure, Layer, MissingFigure, collect, make_page, open_runs
 from noiseproof.analysis.after.landscape import kept_landscape
+from noiseproof.analysis.during.samples import RECORDED
 from noiseproof.analysis.figures import figure_makers
 from noiseproof.analysis.page.html import to_csv
 from noiseproof.analysis.page.marks import COLORS, GREY
@@ -346,7 +347,7 @@ def test_the_command_writes_the_files_that_it_names(folders: list[Path], tmp_pat
     assert answer.exit_code == 0, answer.stderr
     assert answer.stdout == f"{out}\n"
     assert answer.stderr.endswith(
-        "noiseproof: not drawn: attention, needs noiseproof train --samples --method nal\n"
+        f"noiseproof: not drawn: attention, needs a run of `nal` with {RECORDED}\n"
     )
     text = out.read_text("utf-8")
     assert text.count("<article") == 3 and "2 runs on digits" in text and 'class="missing"' in text

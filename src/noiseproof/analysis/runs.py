@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from noiseproof.core.checks import check_word
 from noiseproof.core.files import Damaged, check_files, read_tensors
+from noiseproof.core.messages import preview
 from noiseproof.data import Dataset, Inputs, NoisyData, get_dataset
 from noiseproof.data.base import take
 from noiseproof.heads import HEADS
@@ -141,7 +142,7 @@ class RunFolder:
         if epoch not in self.sample_epochs:
             known = "was trained without --samples"
             if self.sample_epochs:
-                known = f"has samples of {_few(self.sample_epochs)}"
+                known = f"has samples of {preview(self.sample_epochs)}"
             raise NotARun(f"Expected samples of epoch {epoch} in {self.folder}, but it {known}.")
         tensors = _read(self.folder / "samples" / f"epoch-{epoch:04d}.safetensors")
         return {
@@ -338,12 +339,6 @@ def _same_data(run: RunFolder, task: Task) -> Task:
     if digest(task.train.x) != run.config["inputs"]:
         raise NotARun(f"Expected the data that {run.folder} was trained on, got other inputs.")
     return task
-
-
-def _few(epochs: Sequence[int]) -> str:
-    if len(epochs) < 6:
-        return ", ".join(map(str, epochs))
-    return f"{', '.join(map(str, epochs[:3]))}, …, {epochs[-1]}"
 
 
 def is_of_sweep(run: RunFolder) -> bool:

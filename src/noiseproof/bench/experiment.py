@@ -464,11 +464,13 @@ def _checked_task(
 
 
 def _check_annotated(experiment: Experiment, data_dir: PathLike | None) -> None:
-    if experiment.dataset != "cifar10" or experiment.rows is not None:
-        raise ValueError(
-            "Expected all rows of cifar10 to measure annotators' labels, got"
-            f" {experiment.rows or 'all'} rows of {experiment.dataset}."
-        )
+    got = None
+    if experiment.dataset != "cifar10":
+        got = repr(experiment.dataset)
+    elif experiment.rows is not None:
+        got = f"rows = {experiment.rows}"
+    if got:
+        raise ValueError(f"Expected all rows of cifar10 to measure annotators' labels, got {got}.")
     find("cifar10n", data_dir, group=1)
 
 

@@ -221,15 +221,14 @@ def lines(
     any_yours = any(one.values or one.failed for one in yours)
     if any_yours:
         columns += YOURS
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for own, rerun in zip(yours, reruns, strict=True):
         cell = own.cell
         mark = "*" if cell.published.bold else ""
-        row = (cell.block, cell.row, cell.column, f"{mark}{cell.published}{mark}")
-        row += _rerun_texts(rerun)
-        if any_yours:
-            row += _your_texts(own)
-        rows.append(row)
+        published = f"{mark}{cell.published}{mark}"
+        your_texts = _your_texts(own) if any_yours else ()
+        names = (cell.block, cell.row, cell.column)
+        rows.append((*names, published, *_rerun_texts(rerun), *your_texts))
     if any(row[0] for row in rows):
         return columns, rows
     return columns[1:], [row[1:] for row in rows]

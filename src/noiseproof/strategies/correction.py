@@ -82,7 +82,7 @@ class LabelCorrection(Strategy):
             return batch
         kept = self.kept[batch.rows]
         predicted = self.predicted[batch.rows]
-        return batch.with_target(_mixed(kept, batch.soft_target(run.num_classes, kept), predicted))
+        return batch.with_target(mixed(kept, batch.soft_target(run.num_classes, kept), predicted))
 
 
 def corrected_targets(
@@ -114,7 +114,7 @@ def corrected_targets(
     label = given.to(log_probs.dtype)
     target = label if current is None else current
     kept = _kept_share(_cross_entropy(log_probs, target))
-    return _mixed(kept, label, log_probs.exp() if soft else log_probs.argmax(1))
+    return mixed(kept, label, log_probs.exp() if soft else log_probs.argmax(1))
 
 
 def _cross_entropy(log_p: Tensor, target: Tensor) -> Tensor:
@@ -131,7 +131,7 @@ def _kept_share(losses: Tensor) -> Tensor:
     return torch.where(high > low, (losses - low) / (high - low), 1.0)
 
 
-def _mixed(kept: Tensor, target: Tensor, predicted: Tensor) -> Tensor:
+def mixed(kept: Tensor, target: Tensor, predicted: Tensor) -> Tensor:
     """Return kept·target + (1 − kept)·predicted (b, K), for predicted classes (b,) or distributions
     (b, K).
     """

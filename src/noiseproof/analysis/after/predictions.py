@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import torch
+import torch.nn.functional as F
 from numpy.typing import ArrayLike
 from torch import Tensor
 
@@ -33,7 +34,7 @@ from noiseproof.core.probs import check_probabilities
 from noiseproof.data.base import derive_generator, shuffled, take
 from noiseproof.noise.human import CIFAR10N
 from noiseproof.strategies import Strategy, per_row, predict_log_probs
-from noiseproof.strategies.correction import LabelCorrection
+from noiseproof.strategies.correction import LabelCorrection, mixed
 from noiseproof.strategies.memory import EstimatedTargets
 from noiseproof.strategies.sweeps import log_probs
 
@@ -116,7 +117,8 @@ def predict(run: RunFolder, part: Part = "train", *, rows: int | None = None) ->
     result = run.result("auto")
     corrected = None
     if part == "train":
-        corrected = corrected_labels(result.strategies, run.task.train.labels.cpu())
+        labels = run.task.train.labels.cpu()
+        corrected = corrected_labels(result.strategies, labels, run.num_classes)
     chosen = shuffled(len(given), derive_generator(0, 0))[:rows].sort().values
     p = predict_log_probs(result.run, take(run.inputs(part), chosen)).double().exp().cpu().numpy()
     index = chosen.numpy()
@@ -158,34 +160,25 @@ def part_labels(run: RunFolder, part: Part) -> tuple[Array, Array | None]:
     return data.given.cpu().numpy(), clean
 
 
-def corrected_labels(strategies: Sequence[Strategy], given: ArrayLike) -> Array | None:
+def corrected_labels(
+    strategies: Sequence[Strategy], given: Tensor, num_classes: int
+) -> Array | None:
     """Return the most probable class of each target that strategies made of the given labels; None
     if they changed none.
 
     ``given`` are classes (N,) or distributions (N, K).
     """
-    y = np.asarray(given)
     for strategy in strategies:
+        targets = None
         if isinstance(strategy, EstimatedTargets):
-            labels: Array = strategy.table.mean(1).argmax(1).cpu().numpy()
-            return labels
-        if (
-            isinstance(strategy, LabelCorrection)
-            and strategy.kept is not None
-            and strategy.predicted is not None
-        ):
-            kept = strategy.kept.double().cpu().numpy()[:, None]
-            predicted = strategy.predicted.cpu().numpy()
-            K = next((one.shape[1] for one in (predicted, y) if one.ndim == 2), 0)
-            K = K or int(max(predicted.max(), y.max())) + 1
-            mixed = kept * _distributions(y, K) + (1 - kept) * _distributions(predicted, K)
-            return np.asarray(mixed.argmax(1))
+            targets = strategy.table.mean(1)
+        elif isinstance(strategy, LabelCorrection) and strategy.kept is not None:
+            assert strategy.predicted is not None
+            labels = F.one_hot(given, num_classes) if given.dim() == 1 else given
+            targets = mixed(strategy.kept.double().cpu(), labels, strategy.predicted.cpu())
+        if targets is not None:
+            return targets.argmax(1).cpu().numpy()
     return None
-
-
-def _distributions(labels: Array, K: int) -> Array:
-    """Return classes (N,) as distributions (N, K)."""
-    return labels if labels.ndim == 2 else np.eye(K)[labels]
 
 
 def cifar10n_annotations(clean: ArrayLike, folder: str | Path | None = None) -> Array:
@@ -416,7 +409,8 @@ def row_table(run: RunFolder, part: Part = "train") -> pd.DataFrame:
             table[name] = column
     if part != "train":
         return table
-    corrected = corrected_labels(result.strategies, run.task.train.labels.cpu())
+    labels = run.task.train.labels.cpu()
+    corrected = corrected_labels(result.strategies, labels, run.num_classes)
     if corrected is not None:
         table["target_label"] = names[corrected]
     for strategy in result.strategies:

@@ -9,13 +9,14 @@ import pandas as pd
 import torch
 
 from noiseproof.analysis.figures import Layer, each, figure, first_seeds, histogram, stack
-from noiseproof.analysis.runs import ALL, RIGHT, WRONG, Array, NotARun, RunFolder, Runs, is_of_sweep
+from noiseproof.analysis.runs import ALL, RIGHT, WRONG, Array, NotARun, RunFolder, Runs
 from noiseproof.core.output import Output
 from noiseproof.losses.gaussian import LN
 from noiseproof.losses.logistic_normal import negative_log_normal
 from noiseproof.strategies import per_row
 
 BINS = 60
+RECORDED = "`noiseproof train --samples`, or `samples = true` in the file of a sweep"
 
 
 def distributions(
@@ -40,8 +41,7 @@ def distributions(
     samples = {epoch: run.samples(epoch) for epoch in epochs}
     if not samples or any(quantity not in columns for columns in samples.values()):
         raise NotARun(
-            f"Expected recorded samples with `{quantity}` in {run.folder}, got none. Use"
-            f" {_recorded_by(run)}."
+            f"Expected recorded samples with `{quantity}` in {run.folder}, got none. Use {RECORDED}."
         )
     values = {epoch: columns[quantity].astype(np.float64) for epoch, columns in samples.items()}
     values = {epoch: v for epoch, v in values.items() if np.isfinite(v).any()}
@@ -69,14 +69,6 @@ def margin_distributions(run: RunFolder) -> pd.DataFrame:
         except (TypeError, ValueError):  # it depends on the other classes, or is not registered
             return table.assign(weight=np.nan)
     return table.assign(weight=weight.numpy())
-
-
-def _recorded_by(*runs: RunFolder, method: str = "") -> str:
-    if all(map(is_of_sweep, runs)):
-        of_method = f", with the method `{method}`" if method else ""
-        return f"`samples = true` in the file of the sweep{of_method}"
-    option = f" --method {method}" if method else ""
-    return f"noiseproof train --samples{option}"
 
 
 def _with_panels(table: pd.DataFrame, words: str, column: str) -> pd.DataFrame:
@@ -112,9 +104,7 @@ def margin_figure(runs: Runs) -> pd.DataFrame:
         )
         return pd.concat([table.drop(columns="weight"), line.drop_duplicates().dropna()])
 
-    return _with_panels(
-        stack(each(runs, table_of), needs=_recorded_by(*runs.values())), "epoch", "epoch"
-    )
+    return _with_panels(stack(each(runs, table_of), needs=RECORDED), "epoch", "epoch")
 
 
 def sample_weights(run: RunFolder) -> pd.DataFrame:
@@ -133,32 +123,32 @@ def sample_weights(run: RunFolder) -> pd.DataFrame:
     Returns ``epoch``, ``lr``, ``alpha``, ``snr`` (over all epochs so far), ``mean``, ``mean_right``
     and ``mean_wrong`` (of this epoch).
     """
-    rates = run.rows.set_index("epoch")["lr"]
+    if not run.sample_epochs:
+        raise NotARun(f"Expected recorded samples in {run.folder}, got none. Use {RECORDED}.")
     right = np.full(len(run.given), True) if run.is_flipped is None else ~run.is_flipped
-    sums = np.zeros(2)
-    counts = np.zeros(2)
+    epochs = list(run.sample_epochs)
     rows = []
-    for epoch in run.sample_epochs:
-        samples = run.samples(epoch)
+    for samples in map(run.samples, epochs):
         pull = samples["pull"].astype(np.float64) * samples["weight"]
-        groups = [~np.isnan(pull) & right, ~np.isnan(pull) & ~right]
-        sums_now = np.array([pull[group].sum() for group in groups])
-        counts_now = np.array([group.sum() for group in groups], dtype=np.float64)
-        lr = float(rates[epoch])
-        sums = sums + lr * sums_now
-        counts = counts + lr * counts_now
-        with np.errstate(invalid="ignore", divide="ignore"):
-            mean_right, mean_wrong = sums_now / counts_now
-            snr = np.divide(*(sums / counts))
-            alpha = sums.sum() / counts.sum()
-            mean = sums_now.sum() / counts_now.sum()
-        row = {"epoch": epoch, "lr": lr, "alpha": alpha, "snr": snr, "mean": mean}
-        rows.append(row | {"mean_right": mean_right, "mean_wrong": mean_wrong})
-    if not rows:
-        raise NotARun(
-            f"Expected recorded samples in {run.folder}, got none. Use {_recorded_by(run)}."
-        )
-    return pd.DataFrame(rows)
+        groups = [pull[~np.isnan(pull) & group] for group in (right, ~right)]
+        rows.append([(group.sum(), len(group)) for group in groups])
+    sums, counts = np.array(rows).transpose(2, 0, 1)  # of right and wrong labels, (epochs, 2)
+    lr = run.rows.set_index("epoch")["lr"][epochs].to_numpy()
+    sums_so_far = (lr[:, None] * sums).cumsum(0)
+    counts_so_far = (lr[:, None] * counts).cumsum(0)
+    with np.errstate(invalid="ignore", divide="ignore"):  # no label is wrong, or none known
+        mean_right, mean_wrong = (sums / counts).T
+        right_so_far, wrong_so_far = (sums_so_far / counts_so_far).T
+        columns = {
+            "epoch": epochs,
+            "lr": lr,
+            "alpha": sums_so_far.sum(1) / counts_so_far.sum(1),
+            "snr": right_so_far / wrong_so_far,
+            "mean": sums.sum(1) / counts.sum(1),
+            "mean_right": mean_right,
+            "mean_wrong": mean_wrong,
+        }
+    return pd.DataFrame(columns)
 
 
 @figure(
@@ -191,7 +181,7 @@ def weight_figure(runs: Runs) -> pd.DataFrame:
         ]
         return pd.concat(curves).dropna(subset="value")
 
-    return stack(each(runs, table_of), needs=_recorded_by(*runs.values()))
+    return stack(each(runs, table_of), needs=RECORDED)
 
 
 @figure(
@@ -211,9 +201,7 @@ def weight_figure(runs: Runs) -> pd.DataFrame:
 )
 def trust_figure(runs: Runs) -> pd.DataFrame:
     tables = each(runs, lambda run: distributions(run, "trust", edges=np.linspace(0, 1, BINS + 1)))
-    return _with_panels(
-        stack(tables, needs=_recorded_by(*runs.values(), method="nal")), "epoch", "epoch"
-    )
+    return _with_panels(stack(tables, needs=f"a run of `nal` with {RECORDED}"), "epoch", "epoch")
 
 
 def residuals(run: RunFolder) -> dict[str, Array]:

@@ -71,8 +71,8 @@ def palette(figures: Sequence[Figure]) -> dict[tuple[str, str], Style]:
         colored = [layer for layer in figure.layers if layer.color and layer.kind not in GRIDS]
         for layer in colored:
             assert layer.color is not None
-            names = map(text, values(figure.data[layer.color]))
-            columns.setdefault(layer.color, {}).update(dict.fromkeys(names))
+            shown = map(text, values(figure.data[layer.color]))
+            columns.setdefault(layer.color, {}).update(dict.fromkeys(shown))
             if layer.kind == "area" and any(one.color != layer.color for one in colored):
                 behind.add(layer.color)
     styles = {}
