@@ -41,7 +41,8 @@ def distributions(
     samples = {epoch: run.samples(epoch) for epoch in epochs}
     if not samples or any(quantity not in columns for columns in samples.values()):
         raise NotARun(
-            f"Expected recorded samples with `{quantity}` in {run.folder}, got none. Use {RECORDED}."
+            f"Expected recorded samples with `{quantity}` in {run.folder}, got none. Use"
+            f" {RECORDED}."
         )
     values = {epoch: columns[quantity].astype(np.float64) for epoch, columns in samples.items()}
     values = {epoch: v for epoch, v in values.items() if np.isfinite(v).any()}
