@@ -82,7 +82,7 @@ PACKAGES_frameworks := -c .venv/integrations/frameworks/constraints.txt -e . lig
 .venv/integrations/%/.ready: $(READY)
 	$(PYTHON) -m venv $(@D)
 	$(if $(filter frameworks,$*),$(@D)/bin/pip install --quiet torch==2.13.0)
-	grep -vE '^(pyarrow|importlib-metadata)==' constraints.txt > $(@D)/constraints.txt  # mlflow takes older ones
+	grep -vE '^(pyarrow|importlib_metadata)==' constraints.txt > $(@D)/constraints.txt  # mlflow takes older ones
 	$(@D)/bin/pip install --quiet $(PACKAGES_$*)
 	@touch $@
 
