@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,12 +14,7 @@ from torch.nn import functional as F
 
 from noiseproof.data import NoisyData
 from noiseproof.data.base import derive_generator, shuffled
-from noiseproof.judge.evidence.fold_networks import (
-    FoldSettings,
-    is_foldable,
-    make_members,
-    train_folds,
-)
+from noiseproof.judge.evidence.fold_networks import is_foldable, make_members, train_folds
 from noiseproof.judge.evidence.network import cross_validate
 from noiseproof.losses import CR
 from noiseproof.models.classifier import build_classifier
@@ -26,7 +22,10 @@ from noiseproof.train import Diverged, Settings, get_method
 from noiseproof.train.task import Task
 
 N, K, FOLDS = 70, 3, 3
-SETTINGS = FoldSettings("mlp:hidden=[8]", epochs=3, batch_size=16, lr=1e-2, seed=5)
+RATE, DECAY, SEED = 1e-2, 1e-4, 5
+SETTINGS = Settings(
+    "mlp:hidden=[8]", epochs=3, batch_size=16, optimizer=f"adam:lr={RATE},weight_decay={DECAY}"
+)
 
 
 def rows() -> tuple[NoisyData, Tensor]:
@@ -37,10 +36,10 @@ def rows() -> tuple[NoisyData, Tensor]:
     return data, torch.from_numpy(rng.integers(0, FOLDS, N))
 
 
-def trained(method: str, settings: FoldSettings, fold: Tensor, target: Tensor | None = None) -> Any:
+def trained(method: str, settings: Settings, fold: Tensor, target: Tensor | None = None) -> Any:
     data, _ = rows()
     parts = get_method(method, Task(data), Settings())
-    stack = make_members(parts, settings, data.x, K, int(fold.max()) + 1)
+    stack = make_members(parts, settings, SEED, data.x, K, int(fold.max()) + 1)
     assert stack is not None
     return train_folds(
         stack,
@@ -49,6 +48,7 @@ def trained(method: str, settings: FoldSettings, fold: Tensor, target: Tensor | 
         data.given if target is None else target,
         fold,
         settings,
+        SEED,
         lambda: None,
     )
 
@@ -63,16 +63,14 @@ def reference(data: NoisyData, target: Tensor, fold: Tensor, number: int) -> tup
         "linear",
         input_shape=(4,),
         num_outputs=K,
-        generator=derive_generator(SETTINGS.seed, number),
+        generator=derive_generator(SEED, number),
     )
-    optimizer = torch.optim.Adam(
-        net.parameters(), lr=SETTINGS.lr, weight_decay=SETTINGS.weight_decay
-    )
+    optimizer = torch.optim.Adam(net.parameters(), lr=RATE, weight_decay=DECAY)
     probs, missed = torch.zeros(SETTINGS.epochs, N, K), torch.zeros(SETTINGS.epochs, N)
     for epoch in range(SETTINGS.epochs):
         for group in optimizer.param_groups:
-            group["lr"] = SETTINGS.lr * (1 + math.cos(math.pi * epoch / SETTINGS.epochs)) / 2
-        order = shuffled(N, derive_generator(SETTINGS.seed, FOLDS, epoch))
+            group["lr"] = RATE * (1 + math.cos(math.pi * epoch / SETTINGS.epochs)) / 2
+        order = shuffled(N, derive_generator(SEED, FOLDS, epoch))
         for step in torch.split(order, round(SETTINGS.batch_size * FOLDS / (FOLDS - 1))):
             with torch.no_grad():
                 p = net(data.x[step]).logits.softmax(1)
@@ -131,9 +129,10 @@ def test_methods_and_models_that_need_runs_of_their_own() -> None:
     ]:
         assert is_foldable(get_method(method, Task(data), Settings())) == foldable, method
     images = torch.zeros(4, 1, 8, 8)
-    settings = FoldSettings("resnet32", epochs=1, batch_size=2, lr=0.1)
+    settings = Settings("resnet32", epochs=1, batch_size=2, optimizer="adam")
     # batch statistics
-    assert make_members(get_method("ce", Task(data), Settings()), settings, images, K, 2) is None
+    parts = get_method("ce", Task(data), settings)
+    assert make_members(parts, settings, SEED, images, K, 2) is None
     assert isinstance(data.x, Tensor)
     evidence = cross_validate(
         data.x, data.given, K, fold, method="ce & sln", model="mlp:hidden=[8]", epochs=2
@@ -145,7 +144,7 @@ def test_methods_and_models_that_need_runs_of_their_own() -> None:
 def test_a_loss_that_is_not_finite_ends_the_training() -> None:
     _, fold = rows()
     with pytest.raises(Diverged, match="not finite in epoch 1"):
-        trained("ce", FoldSettings("mlp:hidden=[8]", epochs=2, batch_size=16, lr=math.inf), fold)
+        trained("ce", replace(SETTINGS, optimizer="adam:lr=1e38"), fold)
 
 
 def test_a_loss_of_shares_gets_those_of_the_labels_that_a_fold_trains_on(

@@ -7,7 +7,6 @@ the others give its training dynamics.
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -25,22 +24,8 @@ from noiseproof.models.classifier import build_classifier
 from noiseproof.strategies.averages import doubt, missed_labels
 from noiseproof.train.guard import Diverged
 from noiseproof.train.methods import Method
-
-# as torch.optim.Adam, whose class would import a compiler that nothing here needs
-BETAS = (0.9, 0.999)
-EPS = 1e-8
-
-
-@dataclass(frozen=True)
-class FoldSettings:
-    """How the networks are trained: by Adam, with a learning rate that falls as a cosine."""
-
-    model: str
-    epochs: int
-    batch_size: int  # rows of a step that each member learns from, about
-    lr: float
-    weight_decay: float = 1e-4
-    seed: int = 0
+from noiseproof.train.schedule import OPTIMIZERS
+from noiseproof.train.settings import Settings
 
 
 class FoldAverages(NamedTuple):
@@ -66,7 +51,7 @@ def is_foldable(method: Method) -> bool:
 
 
 def make_members(
-    method: Method, settings: FoldSettings, x: Inputs, num_classes: int, num_folds: int
+    method: Method, settings: Settings, seed: int, x: Inputs, num_classes: int, num_folds: int
 ) -> Stack | None:
     """Networks for inputs like ``x`` (N, …), as one; None where the model has no stacked form."""
     assert isinstance(x, Tensor)
@@ -76,7 +61,7 @@ def make_members(
             method.head,
             input_shape=tuple(x.shape[1:]),
             num_outputs=method.loss.num_outputs(num_classes),
-            generator=derive_generator(settings.seed, fold),
+            generator=derive_generator(seed, fold),
         )
         for fold in range(max(1, num_folds))
     ]
@@ -100,7 +85,8 @@ def train_folds(
     data: NoisyData,
     target: Tensor,
     fold: Tensor,
-    settings: FoldSettings,
+    settings: Settings,
+    seed: int,
     progress: Callable[[], None],
 ) -> FoldAverages:
     """Train member f of ``stack`` on the rows whose ``fold`` (N,) is not f; a fold of −1 is in no
@@ -108,15 +94,17 @@ def train_folds(
 
     Args:
         target: classes (N,), or distributions or several labels (N, K), to train towards.
+        settings: with ``adam``, and about as many rows of a step as each member learns from.
         progress: called after each epoch.
     """
     assert isinstance(data.x, Tensor)
     loss.reduction = "none"
     seats = max(1, int(fold.max()) + 1)
-    rows_per_step = settings.batch_size
+    rows_per_step = settings.batch_rows(len(data))
     if seats > 1:  # of which each member skips one part
         rows_per_step = round(rows_per_step * seats / (seats - 1))
-    optimizer = _Adam(list(stack.parameters()), settings.weight_decay)
+    optimizer = _Adam(list(stack.parameters()), settings.optimizer)
+    schedule = settings.make_schedule()
     sums = _Sums(loss, data, fold, seats)
     # Predictions out of fold count once the members have seen all rows: untrained networks are no
     # evidence.
@@ -124,10 +112,8 @@ def train_folds(
     with threads_for(rows_per_step * sum(p.numel() for p in optimizer.params)):
         for epoch in range(settings.epochs):
             loss.set_epoch(epoch)
-            lr = settings.lr * (1 + math.cos(math.pi * epoch / settings.epochs)) / 2
-            order = shuffled(
-                len(data), derive_generator(settings.seed, seats, epoch), device=fold.device
-            )
+            factor = schedule(epoch, settings.epochs)
+            order = shuffled(len(data), derive_generator(seed, seats, epoch), device=fold.device)
             total = torch.zeros((), device=fold.device)
             for rows in torch.split(order, rows_per_step):
                 trains = fold[rows] != torch.arange(seats, device=fold.device)[:, None]  # (F, b)
@@ -136,7 +122,7 @@ def train_folds(
                 value = (losses * (trains / trains.sum(1, keepdim=True).clamp(min=1))).sum()
                 value.backward()
                 sums.record(rows, out)
-                optimizer.step(lr)
+                optimizer.step(factor)
                 total += value.detach()
             if not math.isfinite(float(total)):
                 raise Diverged(
@@ -154,31 +140,33 @@ def _repeated(values: Tensor, times: int) -> Tensor:
 
 
 class _Adam:
-    def __init__(self, params: list[Tensor], weight_decay: float) -> None:
+    """The optimiser ``adam``, by the function behind ``torch.optim.Adam``.
+
+    The class would import a compiler, which takes a second and which nothing here needs.
+    """
+
+    def __init__(self, params: list[Tensor], spec: str) -> None:
+        name, given = OPTIMIZERS.parse(spec, {})
+        self.options = {**OPTIMIZERS.parameters(name), **given}
         self.params = params
-        self.weight_decay = weight_decay
         self.means = [torch.zeros_like(p) for p in params]
         self.squares = [torch.zeros_like(p) for p in params]
         self.steps = [torch.zeros((), device=p.device) for p in params]
 
     @torch.no_grad()
-    def step(self, lr: float) -> None:
-        gradients = [p.grad for p in self.params if p.grad is not None]
+    def step(self, factor: float) -> None:
+        """Take a step with ``factor`` times the learning rate."""
         adam(
             self.params,
-            gradients,
+            [p.grad for p in self.params if p.grad is not None],
             self.means,
             self.squares,
             [],
             self.steps,
             fused=True,
             amsgrad=False,
-            beta1=BETAS[0],
-            beta2=BETAS[1],
-            lr=lr,
-            weight_decay=self.weight_decay,
-            eps=EPS,
             maximize=False,
+            **{**self.options, "lr": self.options["lr"] * factor},
         )
         for p in self.params:
             p.grad = None

@@ -20,12 +20,7 @@ from noiseproof.core.cluster import is_distributed, map_jobs
 from noiseproof.core.messages import Brief, Progress
 from noiseproof.data import NoisyData
 from noiseproof.data.base import derive_seed, take
-from noiseproof.judge.evidence.fold_networks import (
-    FoldSettings,
-    is_foldable,
-    make_members,
-    train_folds,
-)
+from noiseproof.judge.evidence.fold_networks import is_foldable, make_members, train_folds
 from noiseproof.judge.evidence.folds import in_one_fold, make_folds
 from noiseproof.judge.evidence.join import join, mix
 from noiseproof.judge.evidence.neighbours import VOTERS, Neighbours, nearest, neighbour_votes
@@ -416,27 +411,26 @@ class Trainer:
 
     def _make_stack(
         self, spec: str, model: str, num_folds: int, run: int
-    ) -> tuple[Method, FoldSettings, Stack] | None:
-        """Return the method of a ``spec``, and the networks of all folds as one with their
-        settings; None where method or model need a run for each fold.
+    ) -> tuple[Method, Stack] | None:
+        """Return the method of a ``spec``, and the networks of all folds as one; None where method
+        or model need a run for each fold.
 
         The seed is derived from ``run``, a number.
         """
-        method = get_method(spec, Task(self.data), self._settings(model))
+        settings = self._settings(model)
+        method = get_method(spec, Task(self.data), settings)
         if not is_foldable(method):
             return None
+        x = self.data.to(self.device).x
         seed = derive_seed(self.seed, run)
-        settings = FoldSettings(model, self.epochs, self.batch_size, _rate(model), seed=seed)
-        stack = make_members(
-            method, settings, self.data.to(self.device).x, self.data.num_classes, num_folds
-        )
-        return None if stack is None else (method, settings, stack)
+        stack = make_members(method, settings, seed, x, self.data.num_classes, num_folds)
+        return None if stack is None else (method, stack)
 
     def together(self, training: _Training, truth: Tensor | None) -> Evidence:
         """Evidence from one stacked training of all folds."""
         made = self._make_stack(training.method, training.model, training.runs, training.first_run)
         assert made is not None
-        method, settings, stack = made
+        method, stack = made
         data = self.data.to(self.device)
         fold = torch.full((len(data),), -1) if training.fold is None else training.fold
         target = (self.learned if truth is None else truth).to(self.device)
@@ -446,7 +440,8 @@ class Trainer:
             data,
             target.float() if target.dim() == 2 else target,
             fold.to(self.device),
-            settings,
+            self._settings(training.model),
+            derive_seed(self.seed, training.first_run),
             lambda: self._count_epochs(training.runs),
         )
         probs, missed, doubt, dynamics = (each.cpu().numpy() for each in averages)
@@ -486,9 +481,8 @@ class Trainer:
         return Evidence(probs, missed, doubt, dynamics=dynamics)
 
     def _settings(self, model: str) -> Settings:
-        return Settings(
-            model, self.epochs, self.batch_size, f"adam:lr={_rate(model)},weight_decay=1e-4"
-        )
+        rate = 1e-2 if model == LINEAR else 2e-3
+        return Settings(model, self.epochs, self.batch_size, f"adam:lr={rate},weight_decay=1e-4")
 
     def _job(
         self, data: NoisyData, training: _Training, extra: Sequence[Strategy], fold: int = 0
@@ -516,7 +510,3 @@ class Trainer:
                 raise result
             results.append(result)
         return results
-
-
-def _rate(model: str) -> float:
-    return 1e-2 if model == LINEAR else 2e-3
