@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from noiseproof.core.checks import check_count, check_word
 from noiseproof.models.base import MODELS, Backbone
-from noiseproof.models.layers import NormReLU, normalised
+from noiseproof.models.layers import NormReLU
 
 Shortcut = Literal["projection", "pad"]
 
@@ -64,8 +64,9 @@ class Basic(Block):
         self.bn2 = NormReLU(channels)
 
     def forward(self, x: Tensor) -> Tensor:
-        out = normalised(self.conv1, self.bn1, x)
-        return normalised(self.conv2, self.bn2, out, self.downsample(x))
+        out: Tensor = self.bn1(self.conv1(x))
+        out = self.bn2(self.conv2(out), self.downsample(x))
+        return out
 
 
 class Bottleneck(Block):
@@ -87,9 +88,10 @@ class Bottleneck(Block):
         self.bn3 = NormReLU(out)
 
     def forward(self, x: Tensor) -> Tensor:
-        out = normalised(self.conv1, self.bn1, x)
-        out = normalised(self.conv2, self.bn2, out)
-        return normalised(self.conv3, self.bn3, out, self.downsample(x))
+        out: Tensor = self.bn1(self.conv1(x))
+        out = self.bn2(self.conv2(out))
+        out = self.bn3(self.conv3(out), self.downsample(x))
+        return out
 
 
 class PreAct(Block):
@@ -112,7 +114,7 @@ class PreAct(Block):
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.bn1(x)
-        out: Tensor = self.conv2(normalised(self.conv1, self.bn2, x)) + self.downsample(x)
+        out: Tensor = self.conv2(self.bn2(self.conv1(x))) + self.downsample(x)
         return out
 
 
