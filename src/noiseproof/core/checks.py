@@ -86,8 +86,8 @@ def flag(default: bool) -> Any:
     return _field_with_check(check_flag, default, False)
 
 
-def word(words: Collection[str], default: str) -> Any:
-    """A field for one of the ``words``."""
+def word(words: Collection[str], default: str | None) -> Any:
+    """A field for one of the ``words``, or None if it is None by default."""
     return _field_with_check(check_word, default, False, words)
 
 

@@ -10,13 +10,13 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeVar, get_args
+from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 import torch
 from torch import Generator, Tensor
 
-from noiseproof.core.checks import check_count, check_labels, check_number, check_word
+from noiseproof.core.checks import check_count, check_fields, check_labels, number
 from noiseproof.core.grammar import NUMBER, format_call
 from noiseproof.core.random import as_generator, uniform
 from noiseproof.core.registry import Registry
@@ -24,6 +24,11 @@ from noiseproof.core.registry import Registry
 Count = Literal["draws", "total", "per-class", "equal"]
 NOISES: Registry[NoiseModel] = Registry("noise model")
 C = TypeVar("C")
+
+
+def rate_field() -> Any:
+    """Return the field of a rate of wrong labels."""
+    return number("[0, 1]", remedy="A rate of 40 % is 0.4.")
 
 
 def register(name: str) -> Callable[[type[C]], type[C]]:
@@ -127,6 +132,10 @@ class NoiseModel(ABC):
     needs: ClassVar[Literal["inputs", "predictions"] | None] = None
     min_classes = 1
     multilabel = False  # whether it is for rows with several labels, (N, K)
+
+    def __post_init__(self) -> None:
+        """Check the parameters."""
+        check_fields(self)
 
     @property
     def classes(self) -> int | None:
@@ -236,12 +245,6 @@ class NoiseModel(ABC):
         self, given: Tensor, clean: Tensor, num_classes: int, index: Tensor | None = None
     ) -> NoisyLabels:
         return NoisyLabels(given, clean, num_classes, str(self), self.nominal, index)
-
-
-def check_rate(rate: float, count: str = "draws") -> None:
-    """Refuse a rate outside [0, 1] and a count that :func:`select` does not know."""
-    check_number("rate", rate, "[0, 1]", "A rate of 40 % is 0.4.")
-    check_word("count", count, get_args(Count))
 
 
 def select(

@@ -12,19 +12,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_args
 
 import numpy as np
 import torch
 from torch import Generator, Tensor
 
-from noiseproof.core.checks import check_count, check_transition
+from noiseproof.core.checks import check_transition, count, word
 from noiseproof.core.random import uniform
 from noiseproof.noise.base import (
     NOISES,
     Count,
     NoiseModel,
-    check_rate,
+    rate_field,
     register,
     rows_by_class,
     select,
@@ -72,12 +72,9 @@ class ClasswiseNoise(NoiseModel):
     ``count``.
     """
 
-    rate: float
-    count: Count = "draws"
+    rate: float = rate_field()
+    count: Count = word(get_args(Count), "draws")
     min_classes = 2
-
-    def __post_init__(self) -> None:
-        check_rate(self.rate, self.count)
 
     @abstractmethod
     def replace(self, clean: Tensor, num_classes: int, generator: Generator | None) -> Tensor:
@@ -244,11 +241,7 @@ class AsymmetricBlocks(MappedNoise):
     superclass.
     """
 
-    size: int = 5
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_count("size", self.size, 2)
+    size: int = count(2, 5)
 
     def destination(self, num_classes: int) -> Tensor:
         if num_classes % self.size:

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Generator, Tensor
 
-from noiseproof.core.checks import check_word
+from noiseproof.core.checks import check_word, word
 from noiseproof.noise.base import NoiseModel, NoisyLabels, register
 
 Annotators = Literal["vote", "all", "worst"]
@@ -55,12 +55,8 @@ class LabelFile(NoiseModel):
     path: str | Path
     given: str | Sequence[str] | None = None
     clean: str | None = None
-    annotators: Annotators | None = None
+    annotators: Annotators | None = word(get_args(Annotators), None)
     folder: str | Path | None = None
-
-    def __post_init__(self) -> None:
-        if self.annotators is not None:
-            check_word("annotators", self.annotators, get_args(Annotators))
 
     def draw(
         self, clean: Tensor, num_classes: int, generator: Generator | None, features: Tensor | None

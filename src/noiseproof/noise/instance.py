@@ -6,10 +6,10 @@ from typing import ClassVar, Literal
 import torch
 from torch import Generator, Tensor
 
-from noiseproof.core.checks import check_number
+from noiseproof.core.checks import number
 from noiseproof.core.probs import check_probabilities
 from noiseproof.core.random import uniform
-from noiseproof.noise.base import NoiseModel, check_rate, register, rounded_floor, rows_by_class
+from noiseproof.noise.base import NoiseModel, rate_field, register, rounded_floor, rows_by_class
 
 ROWS_AT_ONCE = 2048  # of features held in float64
 
@@ -26,12 +26,9 @@ class Chen(NoiseModel):
     class, the earlier row.
     """
 
-    rate: float
+    rate: float = rate_field()
     needs: ClassVar[Literal["inputs", "predictions"] | None] = "predictions"
     min_classes = 2
-
-    def __post_init__(self) -> None:
-        check_rate(self.rate)
 
     def draw(
         self, clean: Tensor, num_classes: int, generator: Generator | None, features: Tensor | None
@@ -65,16 +62,11 @@ class Xia(NoiseModel):
         sd: standard deviation of the flip rates.
     """
 
-    rate: float
-    scale: float = 1.0
-    sd: float = 0.1
+    rate: float = rate_field()
+    scale: float = number("[0, inf)", 1.0)
+    sd: float = number("[0, inf)", 0.1)
     needs: ClassVar[Literal["inputs", "predictions"] | None] = "inputs"
     min_classes = 2
-
-    def __post_init__(self) -> None:
-        check_rate(self.rate)
-        check_number("scale", self.scale, "[0, inf)")
-        check_number("sd", self.sd, "[0, inf)")
 
     def draw(
         self, clean: Tensor, num_classes: int, generator: Generator | None, features: Tensor | None

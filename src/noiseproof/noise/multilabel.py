@@ -5,6 +5,7 @@ Order of draws: one number for each row and class, row by row; ``single-positive
 each row.
 """
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -18,14 +19,52 @@ from noiseproof.noise.base import NoiseModel, register
 Rates = float | Sequence[float]
 
 
-def _check_rates(name: str, rates: Rates) -> None:
-    for rate in rates if isinstance(rates, Sequence) else [rates]:
-        check_number(name, rate, "[0, 1]", "It is a number, or a list with one for each class.")
+class _Flips(NoiseModel):
+    """Labels of a row are lost and others appear, each by itself, with the rates in the fields of a
+    subclass: numbers, or lists with one for each class.
+    """
+
+    multilabel = True
+    nominal = None  # the share of wrong labels depends on how many there are
+
+    def __post_init__(self) -> None:
+        for name, rates in vars(self).items():
+            for rate in rates if isinstance(rates, Sequence) else [rates]:
+                remedy = "It is a number, or a list with one for each class."
+                check_number(name, rate, "[0, 1]", remedy)
+
+    @property
+    @abstractmethod
+    def rates(self) -> tuple[Rates, Rates]:
+        """Of labels that are lost, and of labels that appear."""
+
+    @property
+    def classes(self) -> int | None:
+        lengths = {len(rates) for rates in self.rates if isinstance(rates, Sequence)}
+        if len(lengths) > 1:
+            raise ValueError(
+                f"Expected as many rates in `missing` as in `added`, got {sorted(lengths)}."
+            )
+        return next(iter(lengths), None)
+
+    def transition(self, num_classes: int) -> Tensor:
+        self._check_classes(num_classes)
+        missing, added = (
+            torch.as_tensor(rates, dtype=torch.float64).expand(num_classes) for rates in self.rates
+        )
+        return torch.stack([1 - added, added, missing, 1 - missing], 1).view(num_classes, 2, 2)
+
+    def draw(
+        self, clean: Tensor, num_classes: int, generator: Generator | None, features: Tensor | None
+    ) -> Tensor:
+        T = self.transition(num_classes)
+        flip = torch.where(clean == 1, T[:, 1, 0], T[:, 0, 1])  # (N, K)
+        return torch.where(uniform(generator, *clean.shape) < flip, 1 - clean, clean)
 
 
 @register("label-flips")
 @dataclass(frozen=True)
-class LabelFlips(NoiseModel):
+class LabelFlips(_Flips):
     """Labels of a row are lost with probability ``missing`` and others appear with ``added``, each
     by itself.
 
@@ -39,42 +78,15 @@ class LabelFlips(NoiseModel):
 
     missing: Rates = 0.0
     added: Rates = 0.0
-    multilabel = True
-
-    def __post_init__(self) -> None:
-        _check_rates("missing", self.missing)
-        _check_rates("added", self.added)
 
     @property
-    def classes(self) -> int | None:
-        lengths = {
-            len(rates) for rates in (self.missing, self.added) if isinstance(rates, Sequence)
-        }
-        if len(lengths) > 1:
-            raise ValueError(
-                f"Expected as many rates in `missing` as in `added`, got {sorted(lengths)}."
-            )
-        return next(iter(lengths), None)
-
-    def transition(self, num_classes: int) -> Tensor:
-        self._check_classes(num_classes)
-        missing, added = (
-            torch.as_tensor(rates, dtype=torch.float64).expand(num_classes)
-            for rates in (self.missing, self.added)
-        )
-        return torch.stack([1 - added, added, missing, 1 - missing], 1).view(num_classes, 2, 2)
-
-    def draw(
-        self, clean: Tensor, num_classes: int, generator: Generator | None, features: Tensor | None
-    ) -> Tensor:
-        T = self.transition(num_classes)
-        flip = torch.where(clean == 1, T[:, 1, 0], T[:, 0, 1])  # (N, K)
-        return torch.where(uniform(generator, *clean.shape) < flip, 1 - clean, clean)
+    def rates(self) -> tuple[Rates, Rates]:
+        return self.missing, self.added
 
 
 @register("missing-labels")
 @dataclass(frozen=True)
-class MissingLabels(NoiseModel):
+class MissingLabels(_Flips):
     """Each label of a row is lost with probability ``rate``, a number or one for each class; none
     is added.
 
@@ -83,27 +95,10 @@ class MissingLabels(NoiseModel):
     """
 
     rate: Rates
-    multilabel = True
-
-    def __post_init__(self) -> None:
-        _check_rates("rate", self.rate)
 
     @property
-    def nominal(self) -> float | None:
-        return None  # the share of wrong labels depends on how many there are
-
-    @property
-    def classes(self) -> int | None:
-        return LabelFlips(self.rate).classes
-
-    def transition(self, num_classes: int) -> Tensor:
-        self._check_classes(num_classes)
-        return LabelFlips(self.rate).transition(num_classes)
-
-    def draw(
-        self, clean: Tensor, num_classes: int, generator: Generator | None, features: Tensor | None
-    ) -> Tensor:
-        return LabelFlips(self.rate).draw(clean, num_classes, generator, features)
+    def rates(self) -> tuple[Rates, Rates]:
+        return self.rate, 0.0
 
 
 @register("single-positive")

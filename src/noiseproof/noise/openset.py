@@ -1,12 +1,20 @@
 """Open-set noise: images that show none of the classes."""
 
 from dataclasses import dataclass, field
+from typing import get_args
 
 from torch import Generator, Tensor
 
-from noiseproof.core.checks import check_count
+from noiseproof.core import checks
 from noiseproof.core.random import as_generator, uniform
-from noiseproof.noise.base import Count, NoiseModel, NoisyLabels, check_rate, register, select
+from noiseproof.noise.base import (
+    Count,
+    NoiseModel,
+    NoisyLabels,
+    rate_field,
+    register,
+    select,
+)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -68,14 +76,9 @@ class OpenSet(NoiseModel):
     (tensor([0, 1, 0, 1]), tensor([ 0, -1, -1,  1]))
     """
 
-    rate: float
-    count: Count = "total"
-    pool: int | None = None
-
-    def __post_init__(self) -> None:
-        check_rate(self.rate, self.count)
-        if self.pool is not None:
-            check_count("pool", self.pool, 1)
+    rate: float = rate_field()
+    count: Count = checks.word(get_args(Count), "total")
+    pool: int | None = checks.count(1, None)
 
     def draw(
         self, clean: Tensor, num_classes: int, generator: Generator | None, features: Tensor | None
