@@ -650,7 +650,7 @@ def test_spec_and_keywords_are_the_same() -> None:
         (
             "wrn-28-2:stride_on=third",
             {},
-            "Expected `stride_on` to be 'first' or 'second', got 'third'",
+            "Expected `stride_on` to be one of first, second, got 'third'",
         ),
         ("wrn-28-2:width=2", {"width": 3}, "given both in 'wrn-28-2:width=2' and as keywords"),
         ("resnet50:stem=small", {}, "Expected `stem` to be one of imagenet, cifar, got 'small'"),

@@ -282,6 +282,7 @@ def predicted(run: Run) -> np.ndarray:
 def test_prune_keeps_what_reaches_k(task: Task, models: int) -> None:
     run = make_run(task, "gce", models=models)
     strategy = Prune(start=2, every=3, k=0.1, spare=False)
+    strategy.setup(run)
     p = predicted(run)
     want = p >= 0.1
     assert 0.1 < want.mean() < 0.9
@@ -292,22 +293,22 @@ def test_prune_keeps_what_reaches_k(task: Task, models: int) -> None:
     losses = torch.ones(models, 40, dtype=torch.float64)
     for run.epoch in range(2):
         strategy.start_epoch(run)
-        assert strategy.weights(losses, [], batch, run) is None
+        assert strategy.weights(losses, [], batch, run).all()
     run.epoch = 2
     strategy.start_epoch(run)
     weights = strategy.weights(losses, [], batch, run)
-    assert weights is not None
     np.testing.assert_array_equal(weights, want[batch.rows].T)  # neither scaled nor averaged anew
 
 
 def test_prune_is_refreshed_every_few_epochs(task: Task) -> None:
     run = make_run(task, models=1)
     strategy = Prune(start=2, every=3, k=0.1)
+    strategy.setup(run)
     looked = []
     for run.epoch in range(10):
-        strategy.keep = None
+        strategy.keep.fill_(False)
         strategy.start_epoch(run)
-        looked.append(strategy.keep is not None)
+        looked.append(bool(strategy.keep.any()))
     assert [epoch for epoch in range(10) if looked[epoch]] == [2, 5, 8]
 
 
@@ -319,17 +320,20 @@ def test_prune_for_as_long_as_a_decision_lasts(
 ) -> None:
     run = make_run(task, models=1)
     strategy = Prune(start=2, every=3, k=0.1, lasts=lasts, spare=False)
+    strategy.setup(run)
     want = predicted(run) >= 0.1
     for run.epoch in range(10):
         strategy.start_epoch(run)
-        keep = np.ones_like(want) if strategy.keep is None else strategy.keep.numpy()
-        np.testing.assert_array_equal(keep, want if run.epoch in pruned else np.ones_like(want))
+        np.testing.assert_array_equal(
+            strategy.keep, want if run.epoch in pruned else np.ones_like(want)
+        )
 
 
 @pytest.mark.parametrize("models", [1, 2])
 def test_prune_spares_a_class_of_which_no_sample_reaches_k(task: Task, models: int) -> None:
     run = make_run(task, models=models)
     strategy = Prune(start=0, k=0.1)
+    strategy.setup(run)
     strategy.start_epoch(run)
     want = predicted(run) >= 0.1
     spared = 0
@@ -338,19 +342,16 @@ def test_prune_spares_a_class_of_which_no_sample_reaches_k(task: Task, models: i
             if not want[rows, m].any():
                 want[rows, m] = True
                 spared += 1
-    assert strategy.keep is not None and spared
+    assert spared
     np.testing.assert_array_equal(strategy.keep, want)
 
 
 def test_prune_nothing_where_no_sample_reaches_k(task: Task) -> None:
     run = make_run(task, models=1)
     strategy = Prune(start=0, k=0.99)
+    strategy.setup(run)
     strategy.start_epoch(run)
-    assert (
-        strategy.keep is not None
-        and strategy.keep.all()
-        and strategy.keep.shape == (run.num_rows, 1)
-    )
+    assert strategy.keep.all() and strategy.keep.shape == (run.num_rows, 1)
 
 
 # --- In the loop ---------------------------------------------------------------------------------

@@ -1035,7 +1035,7 @@ def test_gaussian_process_is_solved_once(digits: Task, tmp_path: Path) -> None:
 
 def test_gaussian_process_refuses_what_it_cannot_solve() -> None:
     task = task_of(10, rows=5001)
-    with pytest.raises(ValueError, match="at most 5000 rows for gp, got 5001. Use fewer rows"):
+    with pytest.raises(ValueError, match="at most 5000 samples, got 5001: .* Fit fewer"):
         train(task, "gp", Settings(epochs=1, model="mlp:hidden=[4]"))
     with pytest.raises(ValueError, match="noise"):
         build("gp:noise=-1")

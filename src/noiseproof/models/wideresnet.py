@@ -1,10 +1,10 @@
 """Wide residual networks for small images."""
 
-from typing import Literal
+from typing import Literal, get_args
 
 from torch import Tensor, nn
 
-from noiseproof.core.checks import check_count
+from noiseproof.core.checks import check_count, check_word
 from noiseproof.models.base import MODELS, Backbone
 from noiseproof.models.layers import Conv2d, NormReLU
 
@@ -77,8 +77,7 @@ class WideResNet(Backbone):
             raise ValueError(
                 f"Expected `depth` to be 6n + 4 (10, 16, 22, 28, 34, 40, …), got {depth}."
             )
-        if stride_on not in ("first", "second"):
-            raise ValueError(f"Expected `stride_on` to be 'first' or 'second', got {stride_on!r}.")
+        check_word("stride_on", stride_on, get_args(StrideOn))
         check_count("width", width, 1)
         channels = 16
         self.stem = Conv2d(in_channels, channels, 3, padding=1, bias=bias)

@@ -45,12 +45,6 @@ class GaussianProcess(Strategy):
         GaussianProcessClassifier(**self.parameters)  # checks the parameters
 
     def setup(self, run: Run) -> None:
-        if run.num_rows > self.max_samples:
-            raise ValueError(
-                f"Expected at most {self.max_samples} rows for gp, got {run.num_rows}. Use fewer"
-                " rows, or raise max_samples: its memory grows with their square, its time with"
-                " their cube."
-            )
         self._x = run.fetch(run.data.x, torch.arange(run.num_rows), run.normalise)
         self._y = run.data.labels
         self._num_classes = run.num_classes

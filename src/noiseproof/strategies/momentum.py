@@ -32,11 +32,7 @@ class MomentumModel(Strategy):
     alpha: float | None = number("[0, 1]", None)
 
     def setup(self, run: Run) -> None:
-        if run.is_sharded:
-            raise ValueError(
-                "Expected whole weights to average, got sharded ones. Train with DDP instead of"
-                " FSDP."
-            )
+        run.check_whole("average")
         for model in run.models:
             model.evaluated = copy.deepcopy(model.plain).requires_grad_(False)
         if self.alpha is None:

@@ -70,10 +70,7 @@ class ProgressiveStopping(Strategy):
     _renewing = ALL  # the stage of the weights that Adam trains alone
 
     def setup(self, run: Run) -> None:
-        if run.is_sharded:
-            raise ValueError(
-                "Expected whole weights to draw again, got sharded ones. Train with DDP, not FSDP."
-            )
+        run.check_whole("draw again")
         self._classifiers = [
             model.plain for model in run.models if isinstance(model.plain, Classifier)
         ]

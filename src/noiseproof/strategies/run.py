@@ -183,6 +183,13 @@ class Run:
         # DDP averages over processes, each of which holds its share of the rows.
         return losses.sum() * (self.processes.world_size / batch.count)
 
+    def check_whole(self, use: str) -> None:
+        """Refuse weights of which each process has a share, where a strategy needs them whole."""
+        if self.is_sharded:
+            raise ValueError(
+                f"Expected whole weights to {use}, got sharded ones. Train with DDP, not FSDP."
+            )
+
     def stop(self, reason: str) -> None:
         """End the training after this epoch."""
         self.stopped = self.stopped or reason

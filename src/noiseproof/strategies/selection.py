@@ -9,7 +9,7 @@ batch.
 """
 
 from collections.abc import Hashable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -210,11 +210,14 @@ class Prune(Strategy):
     k: float = number("(0, 1)", 0.5, "It is the probability below which a sample is pruned.")
     lasts: int | None = count(1, None)
     spare: bool = flag(True)
-    keep: Tensor | None = field(default=None, init=False)  # (N, M)
+
+    def setup(self, run: Run) -> None:
+        shape = run.num_rows, len(run.models)
+        self.keep = torch.ones(shape, dtype=torch.bool, device=run.device)
 
     def start_epoch(self, run: Run) -> None:
         age = (run.epoch - self.start) % self.every  # of the last decision, in epochs
-        if run.epoch >= self.start and age == self.lasts and self.keep is not None:
+        if run.epoch >= self.start and age == self.lasts:
             self.keep.fill_(True)
         if run.epoch < self.start or age:
             return
@@ -229,15 +232,7 @@ class Prune(Strategy):
             groups = torch.zeros_like(groups)
         reached = torch.zeros(run.num_classes, keep.shape[1], dtype=torch.int64, device=keep.device)
         keep |= reached.index_add(0, groups, keep.long())[groups] == 0
-        if self.keep is None:
-            self.keep = keep
-        else:  # in place: a CUDA graph holds its address
-            self.keep.copy_(keep)
+        self.keep.copy_(keep)  # in place: a CUDA graph holds its address
 
-    def phase(self, run: Run) -> bool:
-        return self.keep is None
-
-    def weights(self, losses: Tensor, outs: list[Output], batch: Batch, run: Run) -> Tensor | None:
-        if self.keep is None:
-            return None
+    def weights(self, losses: Tensor, outs: list[Output], batch: Batch, run: Run) -> Tensor:
         return self.keep[batch.rows].T.to(losses.dtype)

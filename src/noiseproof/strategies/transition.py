@@ -50,11 +50,7 @@ class EstimateTransition(Strategy):
         self._losses = [part for part in run.loss.modules() if isinstance(part, Corrected)]
         self._set(torch.eye(run.num_classes, dtype=torch.float64))
         if self.restart:
-            if run.is_sharded:
-                raise ValueError(
-                    "Expected whole weights to restart from, got sharded ones. Train with DDP, not"
-                    " FSDP."
-                )
+            run.check_whole("restart from")
             # Not in checkpoints: a resumed run builds the same initial weights.
             self._initial = [
                 {k: v.clone() for k, v in model.plain.state_dict().items()} for model in run.models

@@ -75,7 +75,7 @@ def save(folder: Path, step: int, state: dict[str, Any], share: int = 0) -> Path
     ``step-N.share-1.safetensors``.
     """
     tensors: dict[str, Tensor] = {}
-    tree = _take_tensors(state, tensors)
+    tree = take_tensors(state, tensors)
     path = _share(folder / f"step-{step:09d}.safetensors", share)
     write_tensors(path, tensors, {"format": FORMAT, "tree": json.dumps(tree)})
     if share:
@@ -90,7 +90,7 @@ def check_states(run: Run) -> None:
     """Refuse a strategy whose state no file can hold."""
     for strategy in run.strategies:
         try:
-            json.dumps(_take_tensors(strategy.state_dict(), {}))
+            json.dumps(take_tensors(strategy.state_dict(), {}))
         except TypeError as error:
             raise TypeError(
                 f"Expected tensors and plain values in `state_dict` of the strategy `{strategy}`,"
@@ -197,7 +197,7 @@ def _read(path: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
     return tree
 
 
-def _take_tensors(value: Any, tensors: dict[str, Tensor], name: str = "") -> Any:
+def take_tensors(value: Any, tensors: dict[str, Tensor], name: str = "") -> Any:
     """Return ``value`` as JSON can hold it, its tensors moved to ``tensors`` under their dotted
     names.
     """
@@ -209,12 +209,12 @@ def _take_tensors(value: Any, tensors: dict[str, Tensor], name: str = "") -> Any
     if isinstance(value, dict):
         # Pairs: JSON would turn keys that are numbers into strings, and safetensors sorts its keys.
         items = [
-            [key, _take_tensors(v, tensors, f"{name}.{key}" if name else str(key))]
+            [key, take_tensors(v, tensors, f"{name}.{key}" if name else str(key))]
             for key, v in value.items()
         ]
         return {"$dict": items}
     if isinstance(value, (list, tuple)):
-        return [_take_tensors(v, tensors, f"{name}.{i}") for i, v in enumerate(value)]
+        return [take_tensors(v, tensors, f"{name}.{i}") for i, v in enumerate(value)]
     return value
 
 

@@ -18,6 +18,7 @@ from noiseproof.train.checkpoint import (
     latest,
     load_last_good,
     save,
+    take_tensors,
     write_tensors,
 )
 from noiseproof.train.guard import DivergenceGuard, Interrupted, StopRequest
@@ -121,21 +122,15 @@ class Checkpointer:
             if accuracy > self.best[name]:
                 self.best[name] = accuracy
                 if run.processes.rank == 0 and not run.is_split:  # else it has only its share
-                    self._write_models(self.folder / f"{name}.safetensors")
+                    tensors: dict[str, Tensor] = {}
+                    take_tensors([m.state_dict() for m in run.evaluated], tensors, "models")
+                    write_tensors(self.folder / f"{name}.safetensors", tensors)
         is_last = run.epoch == run.epochs or run.stopped is not None
         is_due = time.monotonic() - self.saved_at > self.settings.checkpoint_seconds
         if run.processes.world_size > 1:
             is_due = run.fabric.broadcast(is_due)
         if is_last or is_due:
             self.save(0)
-
-    def _write_models(self, path: Path) -> None:
-        tensors = {
-            f"models.{m}.{name}": value.detach().cpu().clone(memory_format=torch.contiguous_format)
-            for m, model in enumerate(self.run.evaluated)
-            for name, value in model.state_dict().items()
-        }
-        write_tensors(path, tensors)
 
     def save(self, position: int) -> None:
         """Write a checkpoint, ``position`` steps into the epoch.

@@ -17,10 +17,9 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
 from noiseproof.strategies import Run, Strategy
-from noiseproof.train.job import Job
-from noiseproof.train.loop import train, training
+from noiseproof.train.loop import train
 from noiseproof.train.methods import Method, get_method
-from noiseproof.train.settings import Settings, make_fabric
+from noiseproof.train.settings import Settings
 from noiseproof.train.task import Task
 
 if TYPE_CHECKING:  # its import takes a second, and audits do without it
@@ -120,13 +119,7 @@ def estimate(
     (1210, 60)
     """
     method = get_method(method, task, settings) if isinstance(method, str) else method
-    if settings.epochs < STEPS:  # some methods refuse few epochs: raise their error
-        next(
-            training(
-                Job(task, method, settings), fabric or make_fabric(accelerator="auto", devices=1)
-            ),
-            None,
-        )
+    method.check(task.train.num_classes, settings.epochs)  # which a longer run would not refuse
     probe = _Probe(method.strategies)
     probed = replace(method, strategies=(*method.strategies, probe))
     longer = replace(settings, epochs=max(settings.epochs, STEPS))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -132,8 +132,6 @@ class MethodContext:
     @classmethod
     def of(cls, task: Task, settings: Settings) -> MethodContext:
         """Return the context of a task and the settings of a run."""
-        rows = len(task.train)
-        K = task.train.num_classes
         dataset = task.dataset
         noise: str | None
         noise, rate = noise_kind(task.noise)
@@ -145,31 +143,23 @@ class MethodContext:
         ):  # the name does not say which labels of CIFAR-10N
             noise = None if dataset == "cifar10n" else "human"
             rate = None
-        return cls(
-            num_classes=K,
-            epochs=settings.epochs,
-            steps=settings.epochs * math.ceil(rows / settings.batch_rows(rows)),
-            seen=settings.epochs * rows,
-            shares=tuple(task.train.shares.tolist()),
-            dataset=dataset,
-            noise=noise,
-            rate=rate,
-        )
+        shares = task.train.shares.tolist()
+        plain = cls.of_rows(len(task.train), shares, settings)
+        return replace(plain, dataset=dataset, noise=noise, rate=rate)
 
     @classmethod
     def of_classes(cls, num_classes: int) -> MethodContext:
         """Return the context without a task: 100 rows of each class, in batches and epochs of the
         default settings.
         """
-        settings = Settings()
-        rows = 100 * num_classes
-        return cls(
-            num_classes=num_classes,
-            epochs=settings.epochs,
-            steps=settings.epochs * math.ceil(rows / settings.batch_rows(rows)),
-            seen=settings.epochs * rows,
-            shares=(1 / num_classes,) * num_classes,
-        )
+        return cls.of_rows(100 * num_classes, [1 / num_classes] * num_classes, Settings())
+
+    @classmethod
+    def of_rows(cls, rows: int, shares: Sequence[float], settings: Settings) -> MethodContext:
+        """Return the context of ``rows`` rows whose classes have these ``shares``."""
+        epochs = settings.epochs
+        steps = epochs * math.ceil(rows / settings.batch_rows(rows))
+        return cls(len(shares), epochs, steps, seen=epochs * rows, shares=tuple(shares))
 
     @property
     def many(self) -> bool:
