@@ -23,12 +23,12 @@ from noiseproof.losses.calibrate import (
     NoSolution,
     TauScale,
     TauShift,
-    average_error,
     calibrate,
     expected_margin,
     logit_bias,
     remargin_for,
 )
+from noiseproof.losses.initial import average_error
 from noiseproof.losses.remargin import Remargin
 from noiseproof.losses.verdict import MeanWeights, verdict
 

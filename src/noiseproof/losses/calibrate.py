@@ -10,7 +10,6 @@ import numpy as np
 
 from noiseproof.core.checks import check_number
 from noiseproof.losses.base import Loss, register, terms_of
-from noiseproof.losses.initial import average_error as average_error
 from noiseproof.losses.initial import (
     check_classes,
     check_sigma,

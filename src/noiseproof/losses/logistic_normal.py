@@ -130,12 +130,3 @@ class LogisticNormal:
         if self.scale is not None:
             deviation = deviation + self.scale
         return deviation.square()
-
-    def logit_covariance(self) -> Tensor:
-        """Return Σ (…, D, D) = (cᵀc + 2λ)·ccᵀ + λ²I: the one thing here that costs O(D²)."""
-        if self.root is None:
-            return torch.diag_embed(self.logit_variance)
-        size: Tensor = torch.linalg.vecdot(self.root, self.root)[..., None, None]
-        outer = self.root[..., :, None] * self.root[..., None, :]
-        identity = torch.eye(self.loc.shape[-1]).to(outer)
-        return outer * (size + 2 * self.lam) + self.lam**2 * identity

@@ -608,14 +608,13 @@ define(
     clip=1e-7,
 )
 
+_LN: dict[str, Any] = {"tau": 0.5, "lam": 1.0, "t": 0.01}
 define(
     "ln",
     "Logistic-Normal likelihood with Σ^½ = ccᵀ + λI; λ is the largest that the LN paper tries.",
     "ln",
     head="gaussian-root",
-    tau=0.5,
-    lam=1.0,
-    t=0.01,
+    **_LN,
     dummy=True,
     start=root_start,
 )
@@ -624,9 +623,7 @@ define(
     "LN without the dummy class (LN paper, Table 3).",
     "ln:dummy=false",
     head="gaussian-root",
-    tau=0.5,
-    lam=1.0,
-    t=0.01,
+    **_LN,
     start=root_start,
 )
 define(
@@ -642,9 +639,7 @@ define(
     "LN with one standard deviation a sample (LN paper, Table 3).",
     "ln:covariance=isotropic",
     head="gaussian-scale:isotropic=true",
-    tau=0.5,
-    lam=1.0,
-    t=0.01,
+    **_LN,
     start=0.1,
 )
 define(
@@ -652,9 +647,7 @@ define(
     "LN with a standard deviation for each logit (LN paper, Table 3).",
     "ln:covariance=diagonal",
     head="gaussian-scale",
-    tau=0.5,
-    lam=1.0,
-    t=0.01,
+    **_LN,
     start=0.1,
 )
 define(
