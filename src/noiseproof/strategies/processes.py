@@ -66,7 +66,7 @@ class Processes:
         """Return the sum over all processes, whose gradient is the sum of theirs."""
         if self.world_size == 1:
             return values
-        total: Tensor = all_reduce(values)
+        total: Tensor = all_reduce(values)  # type: ignore[no-untyped-call]
         return total
 
     def max(self, values: Tensor) -> Tensor:

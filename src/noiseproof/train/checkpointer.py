@@ -83,7 +83,7 @@ class Checkpointer:
             if self.config.get(key) != saved.get(key):
                 same = "settings and code"
                 if key in DATA:
-                    same = f"{DATA[key]}, which changed since,"
+                    same = f"{DATA[key][0]}, which changed since,"
                 raise BadCheckpoint(
                     f"Expected {key}={saved.get(key)!r} to resume {path}, got"
                     f" {self.config.get(key)!r}. Resume with the same {same} or choose another"

@@ -35,15 +35,15 @@ if TYPE_CHECKING:
 
 # Receives epoch, step, steps of the epoch; after the last step also the metrics of the epoch.
 EpochProgress = Callable[[int, int, int, Metrics | None], None]
-DATA = {  # the digests of a run, in words
-    "inputs": "training inputs",
-    "labels": "training labels",
-    "soft_labels": "soft labels",
-    "annotators": "annotators of the training labels",
-    "clean_labels": "true labels",
-    "validation_data": "validation data",
-    "clean_validation_data": "clean validation data",
-    "test_data": "test data",
+DATA = {  # the digests of a run: in words, and of which fields of which part of a task they are
+    "labels": ("training labels", "train", ["given"]),
+    "inputs": ("training inputs", "train", ["x"]),
+    "soft_labels": ("soft labels", "train", ["soft"]),
+    "annotators": ("annotators of the training labels", "train", ["annotator"]),
+    "clean_labels": ("true labels", "train", ["clean"]),
+    "validation_data": ("validation data", "validation", ["x", "given", "clean", "soft"]),
+    "clean_validation_data": ("clean validation data", "clean_validation", ["x", "y", "soft"]),
+    "test_data": ("test data", "test", ["x", "y", "soft"]),
 }
 
 
@@ -196,20 +196,11 @@ def run_config(job: Job, method: Method, run: Run) -> dict[str, Any]:
 
 def data_digests(task: Task) -> dict[str, str]:
     """Return digests of all data of a run, by their names in ``DATA``."""
-    train = task.train
-    held = task.validation
-    parts: dict[str, list[Inputs | None]] = {
-        "labels": [train.given],
-        "inputs": [train.x],
-        "soft_labels": [train.soft],
-        "annotators": [train.annotator],
-        "clean_labels": [train.clean],
-        "validation_data": [] if held is None else [held.x, held.given, held.clean, held.soft],
-    }
-    splits = {"clean_validation_data": task.clean_validation, "test_data": task.test}
-    for name, split in splits.items():
-        parts[name] = [] if split is None else [split.x, split.y, split.soft]
-    return {name: digest(*values) for name, values in parts.items()}
+    digests = {}
+    for name, (_, part, names) in DATA.items():
+        data = getattr(task, part)
+        digests[name] = digest(*(getattr(data, each) for each in names if data is not None))
+    return digests
 
 
 def digest(*parts: Inputs | None) -> str:
