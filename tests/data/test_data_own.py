@@ -316,39 +316,18 @@ def test_torch_datasets_of_tensors() -> None:
     )
     assert data.train.x.tolist() == X.tolist() and data.test.y.tolist() == [0, 1, 0, 1]
     assert from_torch(Stream()).train.x[:, 0].tolist() == [0, 1, 2, 3]
-    with pytest.raises(TypeError, match="an iterable one"):
-        from_torch(Stream(), lazy=True)
 
 
-@pytest.mark.parametrize("lazy", [False, True])
-def test_torch_datasets_of_pictures(lazy: bool) -> None:
-    data = from_torch(Pictures(), size=8, lazy=lazy, trusted=Pictures())
+def test_torch_datasets_of_pictures() -> None:
+    data = from_torch(Pictures(), size=8, trusted=Pictures())
     assert (
         data.classes == ("cat", "dog")
         and data.train.y.tolist() == [0, 1, 0, 1] == data.trusted.y.tolist()
     )
-    assert isinstance(data.train.x, torch.Tensor) != lazy
     assert data.train.x[3].shape == (3, 8, 8) and data.train.x[3].dtype is torch.uint8
     assert int(data.train.x[3][0, 0, 0]) == 3
     with pytest.raises(ValueError, match="Expected inputs of one shape.*Set `size`"):
         from_torch(Pictures())
-
-
-def test_lazy_rows_and_labels_are_read_only_when_needed() -> None:
-    class Careful(Pictures):
-        targets = (0, 1, 0, 1)
-        # as torchvision's are: of inputs alone
-        transforms = SimpleNamespace(transform=str, target_transform=None)
-
-        def __getitem__(self, i: int) -> tuple[Image.Image, int]:
-            assert i != 1  # the others are compared with their targets
-            return super().__getitem__(i)
-
-    real = from_torch([(np.zeros(3), 0), (np.ones(3), 1)], lazy=True)
-    assert real.train.x[1].dtype is torch.float32 and real.train.x[1].tolist() == [1, 1, 1]
-    data = from_torch(Careful(), lazy=True, size=4)
-    assert data.train.y.tolist() == [0, 1, 0, 1]
-    assert int(data.train.x.subset(torch.tensor([2]))[0][0, 0, 0]) == 2
 
 
 @pytest.mark.parametrize(

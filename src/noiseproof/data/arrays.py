@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -181,10 +181,10 @@ def _plain(x: Any) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class DatasetInputs:
-    """One field of the items of another dataset as lazy inputs."""
+    """The images in a column of another dataset as lazy inputs."""
 
     items: Any
-    field: int | str
+    column: str
     index: Tensor
     size: int | None = None
     fit: Fit = "crop"
@@ -194,8 +194,7 @@ class DatasetInputs:
 
     def __getitem__(self, i: int) -> Tensor:
         item = _read_item(self.items, int(self.index[i]))
-        value = _as_tensor(item[self.field], self.size, self.fit)
-        return value if value.dtype is torch.uint8 else value.float()
+        return _as_tensor(item[self.column], self.size, self.fit)
 
     def subset(self, index: Tensor) -> DatasetInputs:
         return replace(self, index=self.index[index])
@@ -244,7 +243,6 @@ def from_torch(
     classes: Sequence[str] | None = None,
     size: int | None = None,
     fit: Fit = "crop",
-    lazy: bool = False,
     test: Any = None,
     validation: Any = None,
     trusted: Any = None,
@@ -256,7 +254,6 @@ def from_torch(
         dataset: of pairs; images may be PIL images. Its attribute ``classes`` names the classes.
         classes: the names of the classes.
         size, fit: how images are resized, as in ``ImageFiles``.
-        lazy: whether only the labels are read.
         test, validation, trusted: further datasets, with labels known to be correct.
         name: of the dataset.
     """
@@ -265,94 +262,48 @@ def from_torch(
     names = getattr(dataset, "classes", None)
     if not classes and isinstance(names, (list, tuple)):
         classes = list(map(str, names))
-    sources = {"train": dataset, "test": test, "validation": validation, "trusted": trusted}
-    pairs = {
-        part: read_pairs(source, size, fit, lazy)
-        for part, source in sources.items()
-        if source is not None
-    }
-    if lazy:
-        return _lazy(name, pairs, classes)
-    x, y = pairs.pop("train")
+    x, y = read_pairs(dataset, size, fit)
     if isinstance(x, list):
         raise TypeError(
             "Expected tensors, arrays or images in the dataset, got str. Use from_text for texts."
         )
+    others = {"test": test, "validation": validation, "trusted": trusted}
+    pairs = {
+        part: read_pairs(other, size, fit) for part, other in others.items() if other is not None
+    }
     return from_arrays(x, y, classes=classes, name=name, **pairs)
 
 
-def read_pairs(dataset: Any, size: int | None, fit: Fit, lazy: bool = False) -> Pair:
-    """Return inputs and labels of all items (x, y): a tensor (N, …), a list of texts, or with
-    ``lazy`` inputs that are read on access.
-    """
-    if hasattr(dataset, "__len__"):
-        items = (_read_item(dataset, i) for i in range(len(dataset)))
-    elif lazy:
-        raise TypeError(
-            "Expected a dataset with a length to read lazily, got an iterable one. Use lazy=False."
-        )
-    else:
-        items = iter(dataset)
-    labels = _targets(dataset) if lazy else None
+def read_pairs(dataset: Any, size: int | None, fit: Fit) -> Pair:
+    """Return inputs and labels of all items (x, y): a tensor (N, …), or a list of texts."""
     inputs: list[Any] = []
-    if labels is None:
-        labels = []
-        for item in items:
-            x, label = _pair_of(item)
-            labels.append(label)
-            if not lazy:
-                inputs.append(x if isinstance(x, str) else _as_tensor(x, size, fit))
-    if not len(labels):
+    labels = []
+    for x, label in iterate_pairs(dataset):
+        inputs.append(x if isinstance(x, str) else _as_tensor(x, size, fit))
+        labels.append(label)
+    if not labels:
         raise ValueError("Expected at least one item in the dataset, got none.")
-    if lazy:
-        return DatasetInputs(dataset, 0, torch.arange(len(labels)), size, fit), labels
     if any(isinstance(x, str) for x in inputs):
         return inputs, labels
     return stack_inputs(inputs), labels
 
 
-def _pair_of(item: Any) -> Pair:
-    if not isinstance(item, (tuple, list)) or len(item) != 2:
-        size_of = ""
-        if isinstance(item, (tuple, list)):
-            size_of = f" of {len(item)}"
-        raise TypeError(
-            f"Expected items (x, y) in the dataset, got a {type(item).__name__}{size_of}. Make it"
-            " return pairs."
-        )
-    x, label = item
-    if isinstance(label, Tensor):
-        label = label.tolist()
-    return x, label
-
-
-def _targets(dataset: Any) -> Any:
-    """The attribute ``targets`` of datasets of torchvision, whose items then need not be read; None
-    if there is none, or the labels of items differ from it.
-    """
-    targets = getattr(dataset, "targets", None)
-    transforms = getattr(dataset, "transforms", None)  # joint, or separate ones
-    label_transform = getattr(transforms, "target_transform", transforms)
-    if targets is None or len(targets) != len(dataset) or not len(dataset):
-        return None
-    if label_transform is not None or getattr(dataset, "target_transform", None) is not None:
-        return None
-    for i in (0, len(dataset) // 2, len(dataset) - 1):
-        _, label = _pair_of(_read_item(dataset, i))
-        if not np.array_equal(label, np.asarray(targets[i])):
-            return None
-    return targets
-
-
-def _lazy(
-    name: str, pairs: Mapping[str, Pair], classes: Sequence[str] | None, label: str = "y"
-) -> Dataset:
-    labels = TrainingLabels(pairs["train"][1], classes, f"{label} of train")
-    encoded = {part: labels.encode(y, f"{label} of {part}") for part, (_, y) in pairs.items()}
-    splits: dict[str, Any] = {
-        part: Split(pairs[part][0], y, soft=soft) for part, (y, soft) in encoded.items()
-    }
-    return Dataset(name, labels.classes, **splits, notes=tuple(labels.describe(label)))
+def iterate_pairs(dataset: Any) -> Iterator[Pair]:
+    """Yield the items (x, y) of a torch ``Dataset``; anything else is refused."""
+    items = iter(dataset)
+    if hasattr(dataset, "__len__"):
+        items = (_read_item(dataset, i) for i in range(len(dataset)))
+    for item in items:
+        if not isinstance(item, (tuple, list)) or len(item) != 2:
+            size_of = ""
+            if isinstance(item, (tuple, list)):
+                size_of = f" of {len(item)}"
+            raise TypeError(
+                f"Expected items (x, y) in the dataset, got a {type(item).__name__}{size_of}. Make"
+                " it return pairs."
+            )
+        x, label = item
+        yield x, label.tolist() if isinstance(label, Tensor) else label
 
 
 class _Roles(NamedTuple):
@@ -399,12 +350,15 @@ def from_hf(
             raise TypeError(
                 f"Expected no further options for images, got {preview(list(options))}."
             )
-        pairs: dict[str, Pair] = {}
+        labels = TrainingLabels(list(train[roles.label]), roles.classes, f"{roles.label} of train")
+        splits: dict[str, Any] = {}
         for part, data in parts.items():
-            lazy = DatasetInputs(data, roles.image, torch.arange(len(data)), size, fit)
-            x = lazy if size else stack_inputs(lazy[i] for i in range(len(lazy)))
-            pairs[part] = (x, list(data[roles.label]))
-        return _lazy("hf", pairs, roles.classes, roles.label)
+            images = DatasetInputs(data, roles.image, torch.arange(len(data)), size, fit)
+            x = images if size else stack_inputs(images[i] for i in range(len(images)))
+            y, soft = labels.encode(list(data[roles.label]), f"{roles.label} of {part}")
+            splits[part] = Split(x, y, soft=soft)
+        notes = tuple(labels.describe(roles.label))
+        return Dataset("hf", labels.classes, **splits, notes=notes)
     inputs = [roles.text] if roles.text else roles.features
     columns = [*inputs, roles.label]
     tables: dict[str, Any] = {

@@ -33,16 +33,6 @@ Size = int | tuple[int, int]
 Interpolation = Literal["bilinear", "nearest"]
 
 
-def _check_batch(images: Tensor) -> None:
-    if images.dim() != 4:
-        raise ValueError(
-            f"Expected images of shape (B, C, H, W), got {tuple(images.shape)}. Use images[None]"
-            " for one image, images[:, None] for grey images without a channel axis."
-        )
-    if images.dtype is not torch.uint8 and not images.is_floating_point():
-        raise TypeError(f"Expected images of dtype uint8 or floating point, got {images.dtype}.")
-
-
 def _pair(name: str, size: Size) -> tuple[int, int]:
     height, width = (size, size) if isinstance(size, int) else size
     return check_count(f"{name} (height)", height, 1), check_count(f"{name} (width)", width, 1)
@@ -75,7 +65,16 @@ class Transform(ABC):
 
     def check(self, images: Tensor) -> None:
         """Refuse what is not a batch of images."""
-        _check_batch(images)
+        if images.dim() != 4:
+            raise ValueError(
+                f"Expected images of shape (B, C, H, W), got {tuple(images.shape)}. Use"
+                " images[None] for one image, images[:, None] for grey images without a channel"
+                " axis."
+            )
+        if images.dtype is not torch.uint8 and not images.is_floating_point():
+            raise TypeError(
+                f"Expected images of dtype uint8 or floating point, got {images.dtype}."
+            )
 
     def apply(self, images: Tensor, params: Tensor) -> Tensor:
         """Transform ``images`` with random numbers from ``draw``; row i of ``params`` is for image
@@ -105,35 +104,10 @@ def _check_crop(size: int, length: int) -> None:
         )
 
 
-def _random_crop(
-    images: Tensor, params: Tensor, paddings: tuple[int, int], size: tuple[int, int]
-) -> Tensor:
-    """Pad with zeros, then crop a window of each image: every row of a window is a contiguous strip
-    of the padded batch.
-    """
-    B, C = images.shape[:2]
-    h, w = size
-    down, right = paddings
-    padded = F.pad(images, (right, right, down, down)).contiguous()
-    height, width = padded.shape[2:]
-    _check_crop(h, height)
-    _check_crop(w, width)
-    if not B:
-        return images.new_empty(0, C, h, w)
-    # Below the number of positions also after rounding, as every float32 below 1 is at most 1 −
-    # 2⁻²⁴.
-    top = (params[:, 0] * (height - h + 1)).long().view(B, 1, 1)
-    left = (params[:, 1] * (width - w + 1)).long().view(B, 1, 1)
-    plane = torch.arange(B * C, device=images.device).view(B, C, 1)
-    row = torch.arange(h, device=images.device)
-    start = ((plane * height + top) + row) * width + left  # (B, C, h)
-    return padded.flatten().unfold(0, w, 1).index_select(0, start.flatten()).view(B, C, h, w)
-
-
 @dataclass(frozen=True)
 class PadCrop(Transform):
-    """Pad every side by ``padding`` pixels, then crop a random window of ``size`` (by default that
-    of the image).
+    """Pad every side by ``padding`` pixels of zeros, then crop a random window of ``size`` (by
+    default that of the image).
     """
 
     padding: int
@@ -147,30 +121,24 @@ class PadCrop(Transform):
     columns = 2
 
     def transform(self, images: Tensor, params: Tensor) -> Tensor:
-        size = (images.shape[2], images.shape[3]) if self.size is None else _pair("size", self.size)
-        return _random_crop(images, params, (self.padding, self.padding), size)
-
-
-@dataclass(frozen=True)
-class Shift(Transform):
-    """Shift by up to ``max_fraction`` of height and width, uniformly in whole pixels (curriculum
-    paper).
-
-    On 32-pixel images, ``Shift(0.125)`` equals ``PadCrop(4)`` exactly.
-    """
-
-    max_fraction: float
-
-    def __post_init__(self) -> None:
-        check_number("max_fraction", self.max_fraction, "[0, 1)")
-
-    columns = 2
-
-    def transform(self, images: Tensor, params: Tensor) -> Tensor:
-        height, width = images.shape[2:]
-        down = int(self.max_fraction * height + 1e-6)
-        right = int(self.max_fraction * width + 1e-6)
-        return _random_crop(images, params, (down, right), (height, width))
+        B, C, h, w = images.shape
+        if self.size is not None:
+            h, w = _pair("size", self.size)
+        padded = F.pad(images, (self.padding,) * 4).contiguous()
+        height, width = padded.shape[2:]
+        _check_crop(h, height)
+        _check_crop(w, width)
+        if not B:
+            return images.new_empty(0, C, h, w)
+        # Below the number of positions also after rounding, as every float32 below 1 is at most 1 −
+        # 2⁻²⁴.
+        top = (params[:, 0] * (height - h + 1)).long().view(B, 1, 1)
+        left = (params[:, 1] * (width - w + 1)).long().view(B, 1, 1)
+        # Every row of a window is a contiguous strip of the padded batch.
+        plane = torch.arange(B * C, device=images.device).view(B, C, 1)
+        row = torch.arange(h, device=images.device)
+        start = ((plane * height + top) + row) * width + left  # (B, C, h)
+        return padded.flatten().unfold(0, w, 1).index_select(0, start.flatten()).view(B, C, h, w)
 
 
 @dataclass(frozen=True)
@@ -226,25 +194,6 @@ class Resize(Transform):
             return images
         resized = F.interpolate(_floating(images), size, mode="bilinear", antialias=True)
         return _restore(resized, images)
-
-
-@dataclass(frozen=True)
-class ResizeCrop(Transform):
-    """Resize the shorter side to ``resize``, then crop the centre: for test images (256 and 224, or
-    227).
-    """
-
-    resize: Size
-    size: Size
-
-    def __post_init__(self) -> None:
-        _pair("resize", self.resize)
-        _pair("size", self.size)
-
-    def transform(self, images: Tensor, params: Tensor) -> Tensor:
-        return CenterCrop(self.size).transform(
-            Resize(self.resize).transform(images, params), params
-        )
 
 
 @dataclass(frozen=True)
@@ -500,7 +449,6 @@ def _equalize(x: Tensor) -> Tensor:
 
 
 _OPERATIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "shear-x": lambda x, v: _affine(x, b=v),
     "shear-y": lambda x, v: _affine(x, d=v),
     "translate-x": lambda x, v: _affine(x, c=v),
     "translate-y": lambda x, v: _affine(x, f=v),
@@ -517,7 +465,6 @@ _OPERATIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 }
 # either way
 _PER_LEVEL = {
-    "shear-x": 0.03,
     "shear-y": 0.03,
     "translate-x": 1.0,
     "translate-y": 1.0,
@@ -718,10 +665,9 @@ SAME_IMAGES = {"cifar10n": "cifar10", "cifar10h": "cifar10", "cifar100n": "cifar
 IMAGENET = Normalise(IMAGENET_MEAN, IMAGENET_STD)
 _TRANSFORMS: dict[str, type[Transform]] = {  # as the papers' files name them
     "pad-crop": PadCrop,
-    "shift": Shift,
     "flip": Flip,
     "resize": Resize,
-    "resize-crop": ResizeCrop,
+    "center-crop": CenterCrop,
     "random-resized-crop": RandomResizedCrop,
     "rotate": Rotate,
     "color-jitter": ColorJitter,

@@ -21,7 +21,7 @@ from noiseproof.audit.rows import Digests, digest_all, digest_words, find_rows
 from noiseproof.core.arrays import Array, Bools, Floats32, Ints
 from noiseproof.core.messages import Progress, counted, install_command
 from noiseproof.core.registry import Registry
-from noiseproof.data.arrays import read_pairs
+from noiseproof.data.arrays import iterate_pairs
 from noiseproof.data.features import Kind
 from noiseproof.data.frames import library_of
 from noiseproof.data.pictures import encode_pictures
@@ -229,7 +229,7 @@ class Source(ShownRows):
         if library_of(data) == "datasets" and key in data.column_names:
             return corrected_table(audit, data, correction, digests=False)
         if isinstance(data, TorchDataset):
-            data = read_pairs(data, None, "crop", lazy=True)[1]
+            data = [label for _, label in iterate_pairs(data)]
         elif isinstance(data, dict) and key in data:
             data = data[key]
         elif (
