@@ -164,7 +164,7 @@ class AuditResult:
         found = label_again(
             voted, fitted, self.annotator_quality, n, most=most, among=data.row >= 0
         )
-        rows = found["row"]
+        rows = found["row"].to_numpy()
         consensus = labels.consensus(data.given)
         quality = np.maximum(labels.quality, labels.suggestion_quality)
         return pd.DataFrame(

@@ -150,12 +150,12 @@ def data_show(
     model = get_noise(noise, data_root(data_dir))
     corrupted = corrupt(data, model, generator=0, foreign=foreign_images(foreign, data_dir))
     labels = None
-    if corrupted.clean is not None and noise != "none":
+    # without noise, labels that were noisy before
+    if corrupted.clean is not None and (noise != "none" or corrupted.rate):
+        name = data.name if noise == "none" else noise
         labels = NoisyLabels(
-            corrupted.given, corrupted.clean, data.num_classes, noise, model.nominal
+            corrupted.given, corrupted.clean, data.num_classes, name, model.nominal
         )
-    elif corrupted.clean is not None and corrupted.rate:  # the labels were noisy before
-        labels = NoisyLabels(corrupted.given, corrupted.clean, data.num_classes, data.name)
     parts = _parts(data)
     classes = _classes(data.classes, corrupted.given, labels)
     if as_json:

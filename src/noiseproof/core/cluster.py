@@ -43,11 +43,6 @@ def threads_for(work: float) -> Iterator[int]:
         yield number
 
 
-def fixed_number() -> int | None:
-    """The number of threads that ``fixed_threads`` has set here."""
-    return _fixed.get()
-
-
 @contextmanager
 def fixed_threads(number: int | None) -> Iterator[None]:
     """Run the block with ``number`` threads, whatever the size of the work; None changes
@@ -161,7 +156,7 @@ def map_jobs(
     import torch
 
     threads = min(torch.get_num_threads(), int(ray.cluster_resources().get("CPU", 1)) or 1)
-    fixed = None if fixed_number() is None else threads
+    fixed = None if _fixed.get() is None else threads
     references = [ray.put(each) for each in shared]
     task = ray.remote(num_cpus=threads, max_retries=3)(_work)
     waiting = list(jobs)

@@ -230,18 +230,15 @@ def header_names(first: Sequence[Any], header: bool) -> list[str]:
     ]
 
 
-def read_header(
-    path: Path, columns: Collection[str | None] = (), *, header: bool = True
-) -> list[str] | None:
+def read_header(path: Path) -> list[str] | None:
     """The names of the columns of a table file, read from its beginning; None where that does not
     show all.
     """
     kind = table_kind(path)
     if kind in (".csv", ".tsv"):
-        found = detect_format(path, columns, header=header, whole=False)
-        return header_names(found.first, header)
+        return header_names(detect_format(path, whole=False).first, header=True)
     if kind == ".xlsx":
-        return header_names(next((cells for _, cells in read_sheet(path)), []), header)
+        return header_names(next((cells for _, cells in read_sheet(path)), []), header=True)
     if kind != ".parquet":
         return None
     try:

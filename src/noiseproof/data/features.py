@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, cast
 
 import numpy as np
+import torch
 
 from noiseproof.core.arrays import Floats32
 from noiseproof.core.cluster import map_jobs
-from noiseproof.core.files import replacing
+from noiseproof.core.files import read_tensors, write_tensors
 from noiseproof.core.grammar import format_call, parse_call, parse_sum
 from noiseproof.core.messages import Progress
 from noiseproof.core.registry import Registry
@@ -24,7 +25,7 @@ from noiseproof.models.pretrained import Weights, check_packages, is_installed, 
 log = logging.getLogger("noiseproof")
 
 Kind = Literal["texts", "pictures"]
-FORMAT = "1"  # of cached features: a new one recomputes them
+FORMAT = "2"  # of cached features: a new one recomputes them
 
 
 class Extractor(ABC):
@@ -215,31 +216,22 @@ def read_array(path: Path, key: str) -> Floats32 | None:
     """Return the array in a file of the cache; None if there is none, or it is damaged or of
     something else.
     """
-    from safetensors import safe_open
-
     if not path.is_file():
         return None
-    why = "of other data or damaged"
+    why = "of other data"
     try:
-        with safe_open(path, "np") as file:
-            x = np.asarray(file.get_tensor("x"))
-            stored = file.metadata() or {}
-        if stored == {"key": key, "sha256": hashlib.sha256(x.tobytes()).hexdigest()}:
-            return x
+        tensors, header = read_tensors(path)
+        if header["key"] == key:
+            return np.asarray(tensors["x"].numpy())
     except Exception as error:  # safetensors raises its own kinds on foreign files
-        why = f"not readable ({type(error).__name__})"
+        why = f"not readable ({error})"
     log.warning("what is stored in %s is %s: it is computed again.", path, why)
     return None
 
 
 def keep_array(path: Path, key: str, x: Floats32) -> None:
     """Store an array; a folder that can't be written to costs only the next computation."""
-    from safetensors.numpy import save_file
-
-    x = np.ascontiguousarray(x)
-    header = {"key": key, "sha256": hashlib.sha256(x.tobytes()).hexdigest()}
     try:
-        with replacing(path) as part:
-            save_file({"x": x}, part, header)
+        write_tensors(path, {"x": torch.from_numpy(np.ascontiguousarray(x))}, {"key": key})
     except OSError as error:
         log.warning("%s could not be stored: %s.", path, error)

@@ -322,9 +322,4 @@ def describe_labels(y: Tensor, classes: tuple[str, ...], name: str = "y") -> lis
             f"Some classes look the same and are made of different characters: {spelled}. Are they"
             ' one? unicodedata.normalize("NFC", word) makes one of them.'
         )
-    if len(classes) > 1000:
-        notes.append(
-            f"There are {len(classes)} classes with {len(y) / len(classes):.1f} training examples"
-            " each on average."
-        )
     return notes

@@ -37,6 +37,7 @@ UNKNOWN = -1  # codes of cells that are none of the categories of their column
 EMPTY = -2
 # mean in standard deviations from which on float32 keeps at most three digits of the differences
 FAR = 1e4
+BLOCK = 16  # columns whose moments are computed at once
 _QUANTITY = re.compile(
     r"[$€£¥₹]?\s?([+−-]?)\s?[$€£¥₹]?\s?([1-9]\d{0,2}(?:,\d{3})+(?:\.\d*)?|\d+\.?\d*|\.\d+)(e[+-]?\d+)?\s?[$€£¥₹%]?",
     re.ASCII | re.IGNORECASE,
@@ -260,6 +261,10 @@ def shift_of(mean: Any, std: Any) -> Any:
 
 def moments(values: Array) -> tuple[Any, Any]:
     """Return mean and standard deviation over the rows in float64; 1 as that of constants."""
+    if values.ndim == 2 and values.shape[1] > BLOCK:  # in parts, which take less memory
+        parts = np.array_split(values, -(-values.shape[1] // BLOCK), axis=1)
+        means, stds = zip(*map(moments, parts), strict=True)
+        return np.concatenate(means), np.concatenate(stds)
     difference = np.subtract(values, values[0], dtype=np.float64)  # exactly 0 for constants
     mean = values[0] + difference.mean(0)
     std = difference.std(0)
@@ -302,15 +307,15 @@ def is_numeric(column: pd.Series[Any]) -> bool:
     return types.is_bool_dtype(kind) or types.is_numeric_dtype(kind)
 
 
+@dataclass(eq=False)
 class _LeftOut(Exception):
     """Why a column can't be used, what to do about it, and whether rows that differ in it alone are
     different ones.
     """
 
-    def __init__(self, reason: str, advice: str = "", differs: bool = False) -> None:
-        self.reason = reason
-        self.advice = advice
-        self.differs = differs
+    reason: str
+    advice: str = ""
+    differs: bool = False
 
 
 def _check_type(column: pd.Series[Any]) -> None:
@@ -526,23 +531,19 @@ def _find_label_code(name: str, cells: Array, labels: Ints) -> _Suspicion | None
     """
     import pandas as pd
 
+    rows = pd.DataFrame({"value": pd.factorize(cells)[0], "label": labels})
+    known = rows[(rows >= 0).all(axis=1)]
+    pairs = known.drop_duplicates()
+    if not (pairs["value"].is_unique and pairs["label"].is_unique):
+        return None
     num_classes = len(np.unique(labels[labels >= 0]))
-    for part in (slice(10_000), slice(None)):  # most columns are ruled out by their first rows
-        values = pd.factorize(cells[part])[0].astype(np.int64)
-        given = labels[part]
-        known = (values >= 0) & (given >= 0)
-        values = values[known]
-        given = given[known]
-        num_pairs = len(np.unique(values * (labels.max() + 1) + given))
-        if not len(np.unique(values)) == len(np.unique(given)) == num_pairs:
-            return None
-    if len(given) <= max(FEW_ROWS, 2 * num_classes) or not num_pairs == num_classes > 1:
+    if len(known) <= max(FEW_ROWS, 2 * num_classes) or not len(pairs) == num_classes > 1:
         return None
     return _Suspicion(
         "corresponds one-to-one to the label",
         "if it was made from the label",
         f"`--ignore {name}`",
-        len(given) > MANY_ROWS,
+        len(known) > MANY_ROWS,
     )
 
 
@@ -603,9 +604,10 @@ def fit_columns(
 
 def _join(columns: list[_Column], missing: MissingPolicy, differing: tuple[str, ...]) -> Columns:
     numbers = [column for column in columns if not column.words]
-    words = {column.name: column.words for column in columns if column.words}
     wide = {column.name: column.words for column in columns if column.is_wide}
-    narrow = {name: words[name] for name in words if name not in wide}
+    narrow = {
+        column.name: column.words for column in columns if column.words and not column.is_wide
+    }
     num_one_hot = sum(map(len, narrow.values()))
     means = [column.mean for column in numbers] + [0.0] * num_one_hot
     stds = [column.std for column in numbers] + [1.0] * num_one_hot

@@ -23,7 +23,7 @@ class k as l,
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -58,7 +58,6 @@ class Annotators(Brief):
     """The fitted confusions of A annotators, and how far the predictions count."""
 
     confusion: Tensor  # (A, K, K) float64: P_a(l | k), a row for each true class
-    accuracy: Tensor  # (A,) float64: r
     beta: float  # of the predictions
     frequency: Tensor  # (C, K) float64: f in each of C crowds
 
@@ -178,19 +177,15 @@ class VotedRows:
         counts.view(A * K, K).index_add_(0, at, truth[self.row[votes] - first_row])
 
 
-@dataclass(eq=False)
 class _Counts:
     """Votes and rows by their true classes, expected or drawn, and the P_a and f that follow."""
 
-    rows: VotedRows
-    votes: Tensor = field(init=False)  # (A, K given, K true)
-    truth: Tensor = field(init=False)  # (C, K): rows of each crowd
-
-    def __post_init__(self) -> None:
-        A = len(self.rows.votes.names)
-        K = self.rows.num_classes
-        self.votes = torch.zeros(A, K, K, dtype=torch.float64)
-        self.truth = torch.ones_like(self.rows.vote_shares)
+    def __init__(self, rows: VotedRows) -> None:
+        A = len(rows.votes.names)
+        K = rows.num_classes
+        self.rows = rows
+        self.votes = torch.zeros(A, K, K, dtype=torch.float64)  # (A, K given, K true)
+        self.truth = torch.ones_like(rows.vote_shares)  # (C, K): rows of each crowd
 
     def add(self, truth: Tensor, block: slice, votes: slice) -> None:
         self.rows.add_counts(truth, votes, block.start, self.votes)
@@ -206,15 +201,12 @@ class _Counts:
         # distinguished: counts do not change the confusions.
         few = rows.votes.per_row / max(rows.votes.per_row - 1, SMALL)
         confusion = torch.empty_like(self.votes)
-        accuracy = torch.empty(len(self.votes), dtype=torch.float64)
         for crowd in range(len(self.truth)):
             members = rows.crowds[1] == crowd
-            confusion[members], accuracy[members] = _estimate(
-                counts[members], rows.error_pattern, few, random
-            )
+            confusion[members] = _estimate(counts[members], rows.error_pattern, few, random)
         weight = OF_VOTES * (few - 1) * (1.0 if random is None else DRAWN_OF_VOTES)
         total = self.truth + weight * self.truth.sum(1, keepdim=True) * rows.vote_shares
-        return Annotators(confusion, accuracy, beta, _mean(total, random))
+        return Annotators(confusion, beta, _mean(total, random))
 
 
 def count_pairs(first: Tensor, second: Tensor, shape: tuple[int, int]) -> Tensor:
@@ -233,7 +225,7 @@ def fit_annotators(rows: VotedRows) -> Annotators:
     shape = (len(rows.votes.names), rows.num_classes)
     right = torch.full(shape, START_ACCURACY, dtype=torch.float64)
     confusion = _with_accuracy(rows.error_pattern, right).clamp(min=LEAST)
-    fitted = Annotators(confusion, right[:, 0], 1.0, rows.vote_shares)
+    fitted = Annotators(confusion, 1.0, rows.vote_shares)
     every = max(1, len(rows.votes) // SAMPLE)
     for _ in range(ROUNDS):
         counts = _Counts(rows)
@@ -274,10 +266,8 @@ def draw_annotators(rows: VotedRows, fitted: Annotators, seed: int = 0) -> Itera
 
 def _estimate(
     counts: Tensor, pattern: Tensor, few: float, random: np.random.Generator | None = None
-) -> tuple[Tensor, Tensor]:
-    """P_a (A, K, K) and r (A,) from the votes (A, K true, K given); ``few`` times as many to start
-    with.
-    """
+) -> Tensor:
+    """P_a (A, K, K) from the votes (A, K true, K given); ``few`` times as many to start with."""
     K = counts.shape[-1]
     labels = counts.sum((1, 2))
     hits = counts.diagonal(dim1=1, dim2=2).sum(1)
@@ -295,7 +285,7 @@ def _estimate(
         + (torch.logit(accuracy) - torch.logit(mean))[:, None]
     )
     expected = _with_accuracy(crowd, odds.sigmoid())
-    return _mean(counts + PER_CLASS * K * few * expected, random).clamp(min=LEAST), accuracy
+    return _mean(counts + PER_CLASS * K * few * expected, random).clamp(min=LEAST)
 
 
 def _mean(weights: Tensor, random: np.random.Generator | None) -> Tensor:

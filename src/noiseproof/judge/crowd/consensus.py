@@ -14,7 +14,7 @@ from noiseproof.core.checks import check_word
 from noiseproof.core.messages import Brief
 from noiseproof.core.probs import check_probabilities
 from noiseproof.data.votes import Votes
-from noiseproof.judge.crowd.confusion import VotedRows, fit_annotators
+from noiseproof.judge.crowd.confusion import Annotators, VotedRows, fit_annotators
 from noiseproof.judge.posterior import SMALL
 
 Method = Literal["majority", "dawid-skene", "pooled"]
@@ -110,8 +110,7 @@ def _shares(rows: VotedRows) -> Tensor:
 
 def _pooled(rows: VotedRows) -> Tensor:
     """Return the posterior of confusion matrices that share what is known of the whole crowd."""
-    fitted = fit_annotators(rows)
-    return torch.cat([truth for _, truth in rows.posterior(fitted)])
+    return _posterior(rows, fit_annotators(rows))
 
 
 def _dawid_skene(rows: VotedRows) -> Tensor:
@@ -121,23 +120,23 @@ def _dawid_skene(rows: VotedRows) -> Tensor:
     class k.
     """
     truth = _shares(rows)
-    every_row = slice(0, len(rows.votes))
     crowds, K = rows.vote_shares.shape
     for _ in range(ROUNDS):
         counts = truth.new_zeros(len(rows.votes.names), K, K)  # (A, given, true)
         rows.add_counts(truth, slice(None), 0, counts)
         # P_a(l | k) of a class k that an annotator was never seen to label is 0, as in the paper:
         # not SMALL/SMALL.
-        confusion = counts / counts.sum(1, keepdim=True).clamp(min=SMALL)
-        log_confusion = confusion.clamp(min=SMALL).log()
-        likelihood = log_confusion[rows.annotator, rows.label]  # (V, K)
+        shares = counts / counts.sum(1, keepdim=True).clamp(min=SMALL)
+        confusion = shares.clamp(min=SMALL).transpose(1, 2)
         before = truth
-        frequency = truth.mean(0).expand(crowds, K)
-        log_prior = rows.log_prior(every_row, 1.0, frequency).log_softmax(1)
-        truth = log_prior.index_add(0, rows.row, likelihood).softmax(1)
+        truth = _posterior(rows, Annotators(confusion, 1.0, truth.mean(0).expand(crowds, K)))
         if float((truth - before).abs().max()) < CONVERGED:
             break
     return truth
+
+
+def _posterior(rows: VotedRows, fitted: Annotators) -> Tensor:
+    return torch.cat([truth for _, truth in rows.posterior(fitted)])
 
 
 _MODELS: dict[str, Callable[[VotedRows], Tensor]] = {

@@ -7,11 +7,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from noiseproof.core.arrays import Bools, Floats, Ints
@@ -223,9 +222,9 @@ def label_again(
     *,
     most: int | None = None,
     among: Bools | None = None,
-) -> dict[str, NDArray[Any]]:
-    """Rows whose next label is worth most, and who should give it: (n,) ``row``, ``annotator`` and
-    ``gain``.
+) -> pd.DataFrame:
+    """Rows whose next label is worth most, and who should give it: columns ``row``, ``annotator``
+    and ``gain``.
 
     The gain of a label by annotator a is the information about the true one, in bits, I = H(q) −
     Σ_l P(l)·H(q | l) with P(l) = Σ_k q_k·P_a(l | k), over the number of labels that the row has.
@@ -235,8 +234,8 @@ def label_again(
     candidates = torch.from_numpy(np.argsort(-quality.low, kind="stable")[:MAX_CANDIDATES].copy())
     gains = []
     who = []
-    for block, truth in rows.posterior(fitted):
-        taken = _taken(rows, block, candidates)
+    for block, votes, truth in rows.posterior_and_votes(fitted):
+        taken = _taken(rows, block, votes, candidates)
         # (n, C)
         bits = torch.stack([information(truth, fitted.confusion[a]) for a in candidates], 1)
         labels = np.diff(rows.votes.first[block.start : block.stop + 1])
@@ -251,10 +250,8 @@ def label_again(
     return _assign(gain, annotator, count, most)
 
 
-def _taken(rows: VotedRows, block: slice, candidates: Tensor) -> Tensor:
+def _taken(rows: VotedRows, block: slice, votes: slice, candidates: Tensor) -> Tensor:
     """Return which of the candidates have labelled each row of a block, (n, C)."""
-    first = rows.votes.first
-    votes = slice(int(first[block.start]), int(first[block.stop]))
     place = torch.full((len(rows.votes.names),), -1)
     place[candidates] = torch.arange(len(candidates))
     at = place[rows.annotator[votes]]
@@ -271,22 +268,20 @@ def information(truth: Tensor, confusion: Tensor) -> Tensor:
     return (truth @ per_class - (says * says.log2()).sum(1)).clamp(min=0)
 
 
-def _assign(gain: Floats, annotator: Ints, count: int, most: int | None) -> dict[str, NDArray[Any]]:
+def _assign(gain: Floats, annotator: Ints, count: int, most: int | None) -> pd.DataFrame:
     """Return the ``count`` rows of the largest gain, each with the best annotator who has room."""
+    import pandas as pd
+
     chosen: list[tuple[int, int, float]] = []
-    given: dict[int, int] = {}
+    given: Counter[int] = Counter()
     for row in np.argsort(-gain[:, 0], kind="stable").tolist():
         if len(chosen) == count or gain[row, 0] < 0:
             break
         for a, value in zip(annotator[row].tolist(), gain[row].tolist(), strict=True):
-            if value >= 0 and (most is None or given.get(a, 0) < most):
-                given[a] = given.get(a, 0) + 1
+            if value >= 0 and (most is None or given[a] < most):
+                given[a] += 1
                 chosen.append((row, a, value))
                 break
     chosen.sort(key=lambda one: -one[2])
-    table = np.array(chosen, np.float64).reshape(-1, 3)
-    return {
-        "row": table[:, 0].astype(np.int64),
-        "annotator": table[:, 1].astype(np.int64),
-        "gain": table[:, 2],
-    }
+    table = pd.DataFrame(chosen, columns=["row", "annotator", "gain"])
+    return table.astype({"row": np.int64, "annotator": np.int64, "gain": np.float64})
