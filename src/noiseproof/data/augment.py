@@ -17,20 +17,19 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from noiseproof.core.arrays import Array
-from noiseproof.core.checks import check_count, check_number, check_word
+from noiseproof.core.checks import check_count, check_fields, check_number, count, number, word
 from noiseproof.core.grammar import parse_call
 from noiseproof.models.pretrained import IMAGENET_MEAN, IMAGENET_STD
 from noiseproof.papers import PAPERS, Paper, get_paper
 
 Size = int | tuple[int, int]
-Interpolation = Literal["bilinear", "nearest"]
 
 
 def _pair(name: str, size: Size) -> tuple[int, int]:
@@ -40,6 +39,9 @@ def _pair(name: str, size: Size) -> tuple[int, int]:
 
 class Transform(ABC):
     """A transformation of a batch of images by ``columns`` uniform random numbers per image."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     @property
     def columns(self) -> int:
@@ -145,10 +147,7 @@ class PadCrop(Transform):
 class Flip(Transform):
     """Mirror left to right with probability ``p``."""
 
-    p: float = 0.5
-
-    def __post_init__(self) -> None:
-        check_number("p", self.p, "[0, 1]")
+    p: float = number("[0, 1]", 0.5)
 
     columns = 1
 
@@ -276,12 +275,8 @@ class Rotate(Transform):
     ``interpolation="nearest"``.
     """
 
-    degrees: float = 15.0
-    interpolation: Interpolation = "bilinear"
-
-    def __post_init__(self) -> None:
-        check_number("degrees", self.degrees, "[0, 180]")
-        check_word("interpolation", self.interpolation, ("bilinear", "nearest"))
+    degrees: float = number("[0, 180]", 15.0)
+    interpolation: str = word(("bilinear", "nearest"), "bilinear")
 
     columns = 1
 
@@ -314,16 +309,10 @@ class ColorJitter(Transform):
     at the end. Grey images (C = 1) change brightness and contrast only.
     """
 
-    brightness: float = 0.0
-    contrast: float = 0.0
-    saturation: float = 0.0
-    hue: float = 0.0
-
-    def __post_init__(self) -> None:
-        check_number("brightness", self.brightness, "[0, 1]")
-        check_number("contrast", self.contrast, "[0, 1]")
-        check_number("saturation", self.saturation, "[0, 1]")
-        check_number("hue", self.hue, "[0, 0.5]")
+    brightness: float = number("[0, 1]", 0.0)
+    contrast: float = number("[0, 1]", 0.0)
+    saturation: float = number("[0, 1]", 0.0)
+    hue: float = number("[0, 0.5]", 0.0)
 
     columns = 8  # four for the order, four for the amounts
 
@@ -511,9 +500,9 @@ class AutoAugment(Transform):
         for slot in range(2):
             chosen: dict[str, Any] = {}  # where each operation happens
             amounts: dict[str, Any] = {}
-            for number, operations in enumerate(policy):
+            for place, operations in enumerate(policy):
                 name, tenths, level = operations[slot].split()
-                here = ((pair * len(policy)).long() == number) & (drawn[slot] < int(tenths) / 10)
+                here = ((pair * len(policy)).long() == place) & (drawn[slot] < int(tenths) / 10)
                 chosen[name] = chosen.get(name, False) | here
                 amounts[name] = amounts.get(name, 0) + here * _amount(name, int(level))
             before = x
@@ -534,10 +523,7 @@ class Cutout(Transform):
     Taylor 2017).
     """
 
-    size: int = 16
-
-    def __post_init__(self) -> None:
-        check_count("size", self.size, 1)
+    size: int = count(1, 16)
 
     columns = 2
 

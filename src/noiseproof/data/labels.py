@@ -153,8 +153,8 @@ def encode_labels(
         targets = [str(k) for k in range(len(names))]
         expected = f"the positions 0 … {len(names) - 1} in `classes`"
     words = list(map(str, labels.tolist()))
-    number = find_words(sorted(set(words)), targets)
-    if unknown := [word for word, k in number.items() if k is None]:
+    number = find_words({*words}, targets)
+    if unknown := sorted({*words} - {*number}):
         raise ValueError(
             f"Expected labels of `{name}` among {expected}, got {preview(unknown)}. "
             "Correct these labels, drop their rows, or name all classes with `classes`."
@@ -248,22 +248,23 @@ class TrainingLabels:
         ]
 
 
-def find_words(words: Iterable[str], known: Sequence[str]) -> dict[str, int | None]:
-    """The position of each word in ``known``: the same word, else the only word of the same value;
-    None if absent.
+def find_words(words: Iterable[str], known: Sequence[str]) -> dict[str, int]:
+    """The position in ``known`` of each word that is there: the same word, else the only word of
+    the same value.
 
     pandas reads 02 and 2.0 as the number 2, and TRUE as True, unless there are other words in the
     column.
 
     >>> find_words(["1", "True", "02", "other"], known=["01", "TRUE", "2", "02"])
-    {'1': 0, 'True': 1, '02': 3, 'other': None}
+    {'1': 0, 'True': 1, '02': 3}
     """
     positions = {word: k for k, word in enumerate(known)}
     values: dict[float | str | None, int | None] = {None: None}
     for k, word in enumerate(known):
         value = _value(word)
         values[value] = None if value in values else k
-    return {word: positions.get(word, values.get(_value(word))) for word in words}
+    found = {word: positions.get(word, values.get(_value(word))) for word in words}
+    return {word: k for word, k in found.items() if k is not None}
 
 
 def _value(word: str) -> float | str | None:

@@ -166,8 +166,7 @@ class Labels(Brief):
         """The labels that other rows have, (n,), by these names; others do not count."""
         different = tuple(dict.fromkeys(words))
         if self.members is None:
-            position = find_words(different, self.words)
-            number = {word: k for word, k in position.items() if k is not None}
+            number = find_words(different, self.words)
             codes = np.array([number.get(word, -1) for word in words], dtype=np.int64)
             return Labels.of_classes(self.words, codes)
         parts = [split_set(word, self.separator) for word in different]

@@ -249,8 +249,7 @@ def _word(value: Any) -> str:
 def _codes(cells: pd.Series[Any], known: Sequence[str]) -> Ints:
     """The number of the category of each cell of a column of words, (N,)."""
     words = _words(cells)
-    position = find_words(set(words), known)
-    number = {word: k for word, k in position.items() if k is not None} | {"": EMPTY}
+    number = find_words({*words}, known) | {"": EMPTY}
     return np.fromiter((number.get(word, UNKNOWN) for word in words), np.int64, len(words))
 
 
