@@ -148,10 +148,7 @@ def test_tensors_come_back_or_are_refused(tmp_path: Path) -> None:
     header = {"note": '"digest":"00000000000000000000000000000000"', "other": "…"}
     write_tensors(path, tensors, header)
     back, about = read_tensors(path)
-    assert (
-        all(torch.equal(back[name], value) for name, value in tensors.items())
-        and len(about.pop("digest")) == 32
-    )
+    assert all(torch.equal(back[name], value) for name, value in tensors.items())
     assert about == header and torch.equal(load_file(path)["x"], tensors["x"])
     data = path.read_bytes()
     for place in range(len(data)):  # another bit of each byte

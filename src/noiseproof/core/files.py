@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import mmap
 import os
 import shutil
 import socket
@@ -25,8 +24,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 CHECKSUMS = "checksums.json"  # of the files that ``replacing_all`` wrote to a folder
-_DIGEST = b'"digest":"'  # in the header of a safetensors file; quotes inside of values are escaped
-_NO_DIGEST = b"0" * 32
 _WIDTH = 256  # of what is written about a holder, with spaces at its end
 
 
@@ -260,15 +257,12 @@ def _checksums(folder: Path) -> dict[str, str] | None:
 def write_tensors(
     path: Path, tensors: Mapping[str, Tensor], header: Mapping[str, str] | None = None
 ) -> None:
-    """Write a safetensors file with a digest of all its bytes in the header."""
+    """Write a safetensors file with a digest of all that it holds in the header."""
     from safetensors.torch import save_file
 
+    about = {**(header or {}), "digest": _tensors_digest(tensors, header or {})}
     with replacing(path) as part:
-        save_file(dict(tensors), part, {**(header or {}), "digest": _NO_DIGEST.decode()})
-        place, digest = _tensors_digest(part)
-        with open(part, "rb+") as file:
-            file.seek(place)
-            file.write(digest)
+        save_file(dict(tensors), part, about)
 
 
 def read_tensors(
@@ -279,34 +273,25 @@ def read_tensors(
     """
     from safetensors import safe_open
 
-    place, digest = _tensors_digest(path)
-    with open(path, "rb") as file:
-        file.seek(place)
-        if file.read(len(digest)) != digest:
-            raise Damaged("content that does not match its checksum: the file is damaged")
-    with safe_open(path, "pt", str(device)) as file:
+    with safe_open(path, "pt") as file:
         header = dict(file.metadata() or {})
-        return {name: file.get_tensor(name) for name in file.keys()}, header  # noqa: SIM118
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    if header.pop("digest", None) != _tensors_digest(tensors, header):
+        raise Damaged("content that does not match its checksum: the file is damaged")
+    return {name: tensor.to(device) for name, tensor in tensors.items()}, header
 
 
-def _tensors_digest(path: Path) -> tuple[int, bytes]:
-    """Return where the digest of a safetensors file is, and what it should be."""
-    if not path.stat().st_size:
-        raise Damaged("an empty file")
-    with (
-        open(path, "rb") as file,
-        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
-        memoryview(content) as data,
-    ):
-        length = int.from_bytes(data[:8], "little")  # of the header, which follows
-        place = bytes(data[8 : 8 + min(length, len(data))]).find(_DIGEST)
-        if place < 0:
-            raise Damaged("no checksum in its header")
-        place += 8 + len(_DIGEST)
-        digest = xxhash.xxh3_128(data[:place])
-        digest.update(_NO_DIGEST)
-        digest.update(data[place + len(_NO_DIGEST) :])
-        return place, digest.hexdigest().encode()
+def _tensors_digest(tensors: Mapping[str, Tensor], header: Mapping[str, str]) -> str:
+    """Return the XXH3 of the header and of the names, types, shapes and bytes of the tensors."""
+    import torch
+
+    names = sorted(tensors)
+    kinds = [(name, str(tensors[name].dtype), tensors[name].shape) for name in names]
+    digest = xxhash.xxh3_128(json.dumps([header, kinds], sort_keys=True).encode())
+    for name in names:
+        content = tensors[name].detach().cpu().flatten().view(torch.uint8)
+        digest.update(content.numpy())
+    return digest.hexdigest()
 
 
 class Lock:
