@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -137,12 +138,8 @@ def option(
     )
 
 
-def on_training(text: str, *spellings: str, **more: Any) -> Any:
-    return option(text, *spellings, panel="Training", **more)
-
-
-def on_machine(text: str, *spellings: str, **more: Any) -> Any:
-    return option(text, *spellings, panel="Machine", **more)
+on_training = partial(option, panel="Training")
+on_machine = partial(option, panel="Machine")
 
 
 # The run

@@ -290,7 +290,7 @@ def _tensors_digest(tensors: Mapping[str, Tensor], header: Mapping[str, str]) ->
     digest = xxhash.xxh3_128(json.dumps([header, kinds], sort_keys=True).encode())
     for name in names:
         content = tensors[name].detach().cpu().flatten().view(torch.uint8)
-        digest.update(content.numpy())
+        digest.update(content.numpy().data)
     return digest.hexdigest()
 
 

@@ -122,7 +122,7 @@ class AnnotatorQuality(Brief):
         return pd.DataFrame(columns).sort_values(order, kind="stable", ignore_index=True)
 
 
-def measure_quality(rows: VotedRows, fitted: Annotators, seed: int = 0) -> AnnotatorQuality:
+def measure_quality(rows: VotedRows, fitted: Annotators) -> AnnotatorQuality:
     """Measure the accuracy r_a of each annotator, with an interval for the labels that they gave.
 
     A label l on row i is right with probability w_i = P(true l | x, labels of the others), and its
@@ -141,9 +141,7 @@ def measure_quality(rows: VotedRows, fitted: Annotators, seed: int = 0) -> Annot
         truth_counts.index_add_(
             0, rows.annotator[votes], _without_own(rows, fitted, truth, block, votes)
         )
-    drawn = [
-        _posterior_density(rows, annotators) for annotators in draw_annotators(rows, fitted, seed)
-    ]
+    drawn = [_posterior_density(rows, annotators) for annotators in draw_annotators(rows, fitted)]
     density = torch.stack(drawn).mean(0)
     below = density.cumsum(1)
     given = count_pairs(rows.annotator, rows.label, (A, K))

@@ -23,7 +23,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from noiseproof.core.arrays import Bools, Floats, Ints
-from noiseproof.core.checks import check_count
 from noiseproof.judge.saved import Asked, Decision, SavedAudit
 
 PILOT = 30  # questions
@@ -91,7 +90,6 @@ class Design:
         stopped. A share ``repeats`` of the rows is asked a second time, of whoever reviews then:
         ten questions later or at the end.
         """
-        check_count("count", count)
         measured = measured_answers(answers)
         planned: list[Question] = []
         for questions in self._rounds(measured):
@@ -246,7 +244,6 @@ def propose(
     fewer, the others take their place. A row has one purpose, to measure before all others: only
     these rows represent the rest.
     """
-    check_count("count", count, 1)
     proposals: dict[Purpose, list[Proposal]] = {}
     frame = audit.issues
     rows = frame["row"].to_numpy()

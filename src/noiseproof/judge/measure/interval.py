@@ -116,10 +116,6 @@ def exact_share(count: float, total: float) -> Bounded:
     """
     from scipy.special import betaincinv
 
-    if not 0 <= count <= total or total <= 0:
-        raise ValueError(
-            f"Expected `count` in 0 … `total` and `total` > 0, got {count} and {total}."
-        )
     low = float(betaincinv(count, total - count + 1, 0.025)) if count > 0 else 0.0
     high = float(betaincinv(count + 1, total - count, 0.975)) if count < total else 1.0
     return Bounded(count / total, low, high)
@@ -199,8 +195,6 @@ def corrected(rate: Bounded, error: Bounded, num_classes: int) -> Bounded:
     >>> round(found.value, 4), round(found.low, 4), round(found.high, 4)
     (0.1056, 0.0335, 0.1705)
     """
-    if num_classes < 2:
-        raise ValueError(f"Expected `num_classes` ≥ 2, got {num_classes}.")
     guess = (num_classes - 1) / num_classes
     if error.value >= guess:  # answers that are guesses
         return Bounded(rate.value, 0.0, 1.0)
