@@ -17,10 +17,10 @@ from noiseproof.audit.correction import Cells, Correction
 from noiseproof.audit.csvfile import Changes
 from noiseproof.audit.files import Audit, as_words
 from noiseproof.audit.labelcells import check_columns, label_name, set_words, spell_labels
-from noiseproof.audit.memory import as_array
 from noiseproof.audit.records import replaced
 from noiseproof.audit.rows import Digests, digest_frame
 from noiseproof.data.frames import as_frame, is_foreign_table, library_of, list_class_names
+from noiseproof.data.labels import as_array
 from noiseproof.data.labelsets import as_sets, join_sets, with_sets
 
 SETS = ("matrix", "lists")  # kinds of several labels per row

@@ -14,6 +14,7 @@ from torch.utils.data import Dataset as TorchDataset
 from noiseproof.core.messages import preview
 from noiseproof.data.arrays import DatasetInputs, hf_roles, read_pairs, stack_inputs
 from noiseproof.data.frames import as_frame, is_foreign_table, library_of, list_class_names
+from noiseproof.data.labels import as_array
 from noiseproof.data.pictures import PRETRAINED, THUMBNAIL, EfficientNetFeatures
 
 INPUTS = ("x", "X", "features", "embeddings", "data")
@@ -177,7 +178,3 @@ def _from_dict(given: InMemory) -> InMemory:
         InMemory(given.data[key], labels, None, None, given.classes), has_annotators=False
     )
     return InMemory(inner.data, inner.labels, inner.label, inner.text, inner.classes, labels_key)
-
-
-def as_array(labels: Any) -> Any:
-    return np.asarray(labels.detach().cpu() if isinstance(labels, Tensor) else labels)

@@ -204,21 +204,18 @@ def _classes(names: Sequence[str], given: Any, labels: NoisyLabels | None) -> li
     """Return each class with its training rows, and if the truth is known, how many have wrong
     labels.
     """
-    import torch
-
-    if labels is None:
-        counts = torch.bincount(given, minlength=len(names)).tolist()
-        return [{"class": name, "rows": count} for name, count in zip(names, counts, strict=True)]
+    clean = given if labels is None else labels.clean
     rows: list[dict[str, Any]] = []
     for k, name in [*enumerate(names), (-1, "(no class)")]:
-        of_class = labels.given[labels.clean == k]
-        wrong = of_class[of_class != k]
-        row: dict[str, Any] = {"class": name, "rows": len(of_class), "wrong": len(wrong)}
-        row |= {"rate": None, "mostly given as": None}
-        if len(of_class):
-            row["rate"] = len(wrong) / len(of_class)
-        if len(wrong):
-            row["mostly given as"] = names[int(wrong.mode().values)]
+        of_class = given[clean == k]
+        row: dict[str, Any] = {"class": name, "rows": len(of_class)}
+        if labels is not None:
+            wrong = of_class[of_class != k]
+            row |= {"wrong": len(wrong), "rate": None, "mostly given as": None}
+            if len(of_class):
+                row["rate"] = len(wrong) / len(of_class)
+            if len(wrong):
+                row["mostly given as"] = names[int(wrong.mode().values)]
         if k >= 0 or len(of_class):  # only open-set noise has images of no class
             rows.append(row)
     return rows

@@ -127,10 +127,12 @@ class Joined(Extractor):
         return np.hstack(parts)
 
     def encode(self, rows: Any, *, progress: Progress | None = None) -> Floats32:
-        parts = []
-        for scale, (_, extractor) in zip(self.scales, self.terms, strict=True):
-            parts.append(scale * extractor.encode(rows, progress=progress))
-        return np.hstack(parts)
+        return np.hstack(
+            [
+                scale * extractor.encode(rows, progress=progress)
+                for scale, (_, extractor) in zip(self.scales, self.terms, strict=True)
+            ]
+        )
 
     def weights(self) -> Weights | None:
         return next(filter(None, (extractor.weights() for _, extractor in self.terms)), None)

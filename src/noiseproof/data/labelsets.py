@@ -170,10 +170,9 @@ class Labels(Brief):
             codes = np.array([number.get(word, -1) for word in words], dtype=np.int64)
             return Labels.of_classes(self.words, codes)
         parts = [split_set(word, self.separator) for word in different]
-        known = [[part for part in each if part in self.names] for each in parts]
         number = {word: k for k, word in enumerate(different)}
         codes = np.array([number[word] for word in words], dtype=np.int64)
-        members = _members(known, self.names)
+        members = _members(parts, self.names)
         return replace(self, words=different, codes=codes, members=members, votes=None)
 
     def spell(self, row: int, answers: Bools) -> str:
@@ -190,11 +189,11 @@ class Labels(Brief):
 
 
 def _members(sets: Sequence[Sequence[str]], names: Sequence[str]) -> Bools:
-    """Which of the K ``names`` are in each set, (n, K)."""
+    """Which of the K ``names`` are in each set, (n, K); others do not count."""
     number = {name: k for k, name in enumerate(names)}
     members = np.zeros((len(sets), len(names)), dtype=bool)
     for row, each in enumerate(sets):
-        members[row, [number[name] for name in each]] = True
+        members[row, [number[name] for name in each if name in number]] = True
     return members
 
 
