@@ -222,7 +222,7 @@ def test_features_that_are_not_finite_are_refused_by_place(bad: float, shown: st
 @pytest.mark.parametrize(
     ("x", "y", "error"),
     [
-        (X, Y[:5], "got 6 rows of x, 5 labels"),
+        (X, Y[:5], "Expected one `label` for each of the 6 rows of x, got 5"),
         (X[:0], [], "none of them 0, got \\(0, 2\\)"),
         (X[:, :0], Y, "none of them 0, got \\(6, 0\\)"),
         (X[:, 0], Y, "of shape \\(N, D\\) or \\(N, C, H, W\\), .* got \\(6,\\)"),

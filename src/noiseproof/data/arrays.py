@@ -128,7 +128,6 @@ def from_arrays(
     """
     inputs, notes = check_features(x)
     labels = TrainingLabels(y, classes)
-    _check_same_length(inputs, labels.y, "x")
     notes += labels.describe()
     columns = number_columns(_plain(x)) if inputs.dim() == 2 else None
     encoded = inputs
@@ -149,7 +148,6 @@ def from_arrays(
         place = f"{part}[0]"
         other, more = check_features(pair[0], place)
         y, soft = labels.encode(pair[1], f"{part}[1]")
-        _check_same_length(other, y, place)
         shape = tuple(inputs.shape[1:])
         if (tuple(other.shape[1:]), other.dtype) != (shape, inputs.dtype):
             raise ValueError(
@@ -161,13 +159,6 @@ def from_arrays(
         splits[part] = Split(other, y, soft=soft)
         notes += more
     return Dataset(name, labels.classes, **splits, encoder=columns, notes=tuple(notes))
-
-
-def _check_same_length(x: Tensor, y: Tensor, name: str) -> None:
-    if len(x) != len(y):
-        raise ValueError(
-            f"Expected as many labels as rows, got {len(x)} rows of {name}, {len(y)} labels."
-        )
 
 
 def _plain(x: Any) -> Array:

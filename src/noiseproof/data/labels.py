@@ -194,6 +194,24 @@ def soft_labels(values: Any, name: str = "y") -> Tensor | None:
     return torch.from_numpy(rows / total[:, None]).float()
 
 
+def names_of_columns(
+    values: Any, classes: Sequence[str] | None, count: int, name: str
+) -> tuple[str, ...]:
+    """The names of the ``count`` columns of a matrix: ``classes``, those of a table, or their
+    numbers.
+    """
+    columns: Any = classes
+    if columns is None:
+        columns = getattr(values, "columns", range(count))
+    names = tuple(str(column).strip() for column in columns)
+    if not len({*names}) == len(names) == count:
+        raise ValueError(
+            f"Expected a name for each of the {count} columns of `{name}`, each once, got"
+            f" {len(names)}: {preview(names)}. Name the columns by `classes`; spaces around names do not count."
+        )
+    return names
+
+
 class TrainingLabels:
     """Encoded labels ``y`` of a training set and its ``classes``, by which other parts are encoded.
 
@@ -209,17 +227,8 @@ class TrainingLabels:
                 values, classes, positions=self.positions, name=name
             )
             return
-        num_classes = self.soft.shape[1]
-        columns: Any = classes
-        if columns is None:
-            columns = getattr(values, "columns", range(num_classes))
         self.y = self.soft.argmax(1)
-        self.classes = tuple(map(str, columns))
-        if not len(set(self.classes)) == len(self.classes) == num_classes:
-            raise ValueError(
-                f"Expected a name for each of the {num_classes} columns of `{name}`, each once, got"
-                f" {preview(list(self.classes))}."
-            )
+        self.classes = names_of_columns(values, classes, self.soft.shape[1], name)
 
     def encode(self, values: Any, name: str) -> tuple[Tensor, Tensor | None]:
         """Class numbers (N,) of another part, and the distributions (N, K) if it has soft

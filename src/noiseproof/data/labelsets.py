@@ -17,7 +17,7 @@ import numpy as np
 
 from noiseproof.core.arrays import Array, Bools, Ints
 from noiseproof.core.messages import Brief, preview
-from noiseproof.data.labels import NUMBER, as_array, find_words, is_gap
+from noiseproof.data.labels import NUMBER, as_array, find_words, is_gap, names_of_columns
 from noiseproof.data.votes import Votes
 
 NONE = "(none)"
@@ -241,18 +241,7 @@ def label_names(labels: Any, classes: Sequence[str] | None) -> tuple[str, ...] |
     """
     if are_lists(labels):
         return None if classes is None else tuple(str(name).strip() for name in classes)
-    count = _array(labels).shape[1]
-    columns: Any = classes
-    if columns is None:
-        columns = getattr(labels, "columns", range(count))
-    names = tuple(str(name).strip() for name in columns)
-    if len(names) != count or len({*names}) < count:
-        raise ValueError(
-            f"Expected a name for each of the {count} columns of `labels`, each once, got"
-            f" {len(names)}: {preview(names)}. Name the columns by `classes`; spaces around names"
-            " do not count."
-        )
-    return names
+    return names_of_columns(labels, classes, _array(labels).shape[1], "labels")
 
 
 def as_sets(labels: Any, names: Sequence[str] | None) -> list[list[str] | None]:
