@@ -444,7 +444,7 @@ def readings(table: PaperTable, method: str, without: int) -> str:
         other = by_seed(replace(cell, fields={**cell.fields, "method": method}), swept)
         some = {seed: value for seed, value in read.items() if seed != without}
         texts = [
-            _texts(summarise(CellComparison(cell), of.values(), table, None))
+            _texts(summarise(CellComparison(cell, values=tuple(of.values())), table))
             for of in (read, some, other)
         ]
         row = [cell.column, _terse(cell.published), *(text for pair in texts for text in pair)]

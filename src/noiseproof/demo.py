@@ -2,10 +2,10 @@
 them.
 """
 
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import ClassVar
 
 import torch
 
@@ -15,6 +15,7 @@ from noiseproof.audit.files import Audit, check_folder
 from noiseproof.audit.measured import write_measured
 from noiseproof.audit.plan import plan_corrections, read_decided
 from noiseproof.audit.sample import open_design
+from noiseproof.core.messages import counted
 from noiseproof.data import get_dataset
 from noiseproof.judge.measure.interval import Bounded
 from noiseproof.review.page import file_page
@@ -39,20 +40,34 @@ SETTINGS = Settings(
 )
 
 
+class Step:
+    """A step of the demo: what to say about it, below a title."""
+
+    title: ClassVar[str]
+
+    def lines(self) -> list[str]:
+        raise NotImplementedError
+
+
 @dataclass(frozen=True)
-class Trained:
+class Trained(Step):
     """One method in its last epoch; accuracy is on test digits, whose labels are right."""
 
+    title = "train: digits, 40 % of the training labels wrong; accuracy on clean test labels"
     method: str
     accuracy: float
     memorised: float  # share of the wrong training labels that the model repeats
-    seconds: float
+
+    def lines(self) -> list[str]:
+        repeats = f"repeats {self.memorised:4.0%} of the wrong labels"
+        return [f"{self.method:<12} {self.accuracy:.3f}, {repeats}"]
 
 
 @dataclass(frozen=True)
-class Audited:
+class Audited(Step):
     """Result of the audit of the training labels, next to the truth, which it did not see."""
 
+    title = "audit: which labels are wrong?"
     folder: Path
     rows: int
     wrong: int  # labels that are wrong
@@ -60,66 +75,106 @@ class Audited:
     found: int  # issues that are wrong
     noise_rate: float
     interval: tuple[float, float]
-    seconds: float
+
+    def lines(self) -> list[str]:
+        low, high = self.interval
+        rate = f"rate {self.noise_rate:.1%} ({low:.1%} to {high:.1%})"
+        return [
+            f"{self.issues} of {self.rows} called wrong, {rate}",
+            f"{self.found} of these are wrong, of {self.wrong} wrong labels in all",
+            str(self.folder),
+        ]
 
 
 @dataclass(frozen=True)
-class Reviewed:
+class Reviewed(Step):
     """What a reviewer who knows the digits measured on a designed sample of the training labels."""
 
+    title = "measure: a reviewer who knows the truth decides on a random sample of digits"
     decisions: int
     rate: Bounded
     precision: Bounded | None  # of the labels called wrong
     wrong_left: Bounded  # once the decisions are applied
     issues: int  # labels called wrong after the recalibration
     found: int  # issues that are wrong
-    seconds: float
+
+    def lines(self) -> list[str]:
+        return [
+            f"{self.rate.as_share()} of the labels are wrong by {self.decisions} answers: an"
+            " interval that holds for any kind of errors",
+            f"{self.issues} called wrong now, {self.found} of these are wrong",
+        ]
 
 
 @dataclass(frozen=True)
-class Written:
+class Written(Step):
     """Pages to open in a browser: the analysis of the methods, and the issues to review."""
 
+    title = "pages, to open in a browser"
     analysis: Path
     review: Path
-    seconds: float
+
+    def lines(self) -> list[str]:
+        return [
+            f"{self.analysis}: what the methods did",
+            f"{self.review}: the issues, to decide on with the keyboard",
+        ]
 
 
 @dataclass(frozen=True)
-class Applied:
+class Applied(Step):
     """The table with the decisions, and with suggestions that are more likely right than the other
     labels.
     """
 
+    title = (
+        "correct: apply the decisions, and suggestions that are more likely right than the given"
+        " label"
+    )
     path: Path
     changed: int
     expected: str  # numbers of labels mended and spoiled, before the table was written
     wrong_before: int
     wrong_after: int
 
+    def lines(self) -> list[str]:
+        return [
+            *(f"expected: {part}" for part in self.expected.split("; ")),
+            f"{counted(self.changed, 'label')} changed: {self.wrong_before} wrong before,"
+            f" {self.wrong_after} now",
+            str(self.path),
+        ]
+
 
 @dataclass(frozen=True)
-class Mended:
+class Mended(Step):
     """Test accuracy of one method, trained on the labels as given and as corrected."""
 
+    title = "train again: accuracy before and after the correction"
     method: str
     before: float
     after: float
 
+    def lines(self) -> list[str]:
+        return [f"{self.method:<12} {self.before:.3f} → {self.after:.3f}"]
+
 
 @dataclass(frozen=True)
-class Doubted:
+class Doubted(Step):
     """The digits whose own labels, with which scikit-learn has them, are the most doubtful."""
 
+    title = "real doubts: the same digits with their original labels"
     folder: Path
     page: Path
     rows: int
     issues: int
     worst: tuple[tuple[int, str, str], ...]  # row, its label, what it looks like
-    seconds: float
 
-
-Step = Trained | Audited | Reviewed | Written | Applied | Mended | Doubted
+    def lines(self) -> list[str]:
+        looks = (
+            f"row {row} is labelled {y} and looks like {other}" for row, y, other in self.worst
+        )
+        return [f"{self.issues} of {self.rows} called wrong", *looks, str(self.page)]
 
 
 def demo(
@@ -149,11 +204,9 @@ def demo(
     accuracy = {}
     for method in methods:
         out_run = folder / "runs" / method
-        metrics = train(task, method, settings, seed=seed, out=out_run, samples=True).metrics
-        last = metrics[-1]
-        seconds = sum(row["seconds"] for row in metrics)
+        last = train(task, method, settings, seed=seed, out=out_run, samples=True).last
         accuracy[method] = last["test_accuracy"]
-        yield Trained(method, accuracy[method], last["false_label_accuracy"], seconds)
+        yield Trained(method, accuracy[method], last["false_label_accuracy"])
     # None: the default of the audit
     yield _audit(task, folder, epochs if epochs < SETTINGS.epochs else None, seed)
     yield _measure(task, folder)
@@ -176,7 +229,6 @@ def _write_table(task: Task, labels: torch.Tensor, path: Path) -> Path:
 
 
 def _audit(task: Task, folder: Path, epochs: int | None, seed: int) -> Audited:
-    began = time.perf_counter()
     assert task.train.is_flipped is not None
     wrong = task.train.is_flipped.numpy()
     table = _write_table(task, task.train.given, folder / "digits.csv")
@@ -191,7 +243,6 @@ def _audit(task: Task, folder: Path, epochs: int | None, seed: int) -> Audited:
         found=int((labels.is_issue & wrong).sum()),
         noise_rate=labels.noise_rate,
         interval=labels.noise_interval,
-        seconds=time.perf_counter() - began,
     )
 
 
@@ -224,7 +275,6 @@ def _measure(task: Task, folder: Path) -> Reviewed:
     """Answer the questions of a designed sample by the true digits, and recalibrate the audit by
     the answers.
     """
-    began = time.perf_counter()
     data = task.train
     assert data.clean is not None and data.is_flipped is not None
     saved = read_audit(folder / "audit")
@@ -239,7 +289,6 @@ def _measure(task: Task, folder: Path) -> Reviewed:
         wrong_left=result.wrong_left,
         issues=len(issues),
         found=int(data.is_flipped[torch.from_numpy(issues)].sum()),
-        seconds=time.perf_counter() - began,
     )
 
 
@@ -247,12 +296,11 @@ def _write_pages(folder: Path, methods: Sequence[str]) -> Written:
     from noiseproof.analysis import collect, open_runs, save
     from noiseproof.analysis.runs import page_title, runs_table
 
-    began = time.perf_counter()
     analysis = folder / "analysis.html"
     runs = open_runs([folder / "runs" / method for method in methods])
     save(collect(runs, only=FIGURES), analysis, title=page_title(runs), runs=runs_table(runs))
     review = _write_review(folder / "audit", folder / "review.html")
-    return Written(analysis, review, time.perf_counter() - began)
+    return Written(analysis, review)
 
 
 def _write_review(folder: Path, page: Path) -> Path:
@@ -286,7 +334,6 @@ def _correct(task: Task, folder: Path) -> tuple[Applied, Task]:
 
 def _doubt(task: Task, folder: Path, seed: int) -> Doubted:
     """Audit the labels that the digits come with, none of them planted."""
-    began = time.perf_counter()
     assert task.train.clean is not None
     table = _write_table(task, task.train.clean, folder / "originals.csv")
     report = audit(read_rows(table, label="digit"), mode="fast", seed=seed)
@@ -298,5 +345,4 @@ def _doubt(task: Task, folder: Path, seed: int) -> Doubted:
         rows=len(task.train),
         issues=int(report.label_issues.is_issue.sum()),
         worst=tuple(worst.itertuples(index=False, name=None)),
-        seconds=time.perf_counter() - began,
     )

@@ -300,8 +300,7 @@ def test_the_command_draws_and_says_which_condition_holds(tmp_path: Path) -> Non
     assert lines[1][:2] == ["mae", "yes"] and lines[1][-1] == "yes"
     assert lines[2][:2] == ["ce", "no"] and lines[2][-1] == "no"
     assert {p.name for p in tmp_path.iterdir()} == {
-        f"losses-{name}.csv"
-        for name in ("loss-weights", "average-error", "logit-bias", "sln-noise")
+        f"losses-{name}.csv" for name in ("loss-weights", "average-error", "logit-bias")
     }
 
 

@@ -448,18 +448,15 @@ def test_a_landscape_is_kept_for_the_page(folders: list[Path], tmp_path: Path) -
     drawn = collect(runs, only=["landscape-contour"])
     assert isinstance(drawn[0], Figure) and set(drawn[0].data["method"]) == {"ce"}
     table = pd.read_csv(own[0] / "landscape.csv")
-    assert list(table) == ["alpha", "beta", "loss", "seed", "rows", "criterion"]
-    assert kept.made_by == {"seed": 0, "rows": 50, "criterion": "ce"} and set(table["seed"]) == {0}
+    assert list(table) == ["alpha", "beta", "loss", "seed", "rows"]
+    assert (kept.seed, kept.rows) == (0, 50) and set(table["seed"]) == {0}
     # too far apart for a radius of 0.25
     answer = run("landscape", own[1], "--points", "5")
     assert answer.exit_code == 2 and "--points 9" in answer.stderr
     assert kept_landscape(runs["gce"]) is None
     table.assign(seed=1).to_csv(own[1] / "landscape.csv", index=False)
     (drawn,) = collect(runs, only=["landscape-contour"])
-    assert (
-        isinstance(drawn, MissingFigure)
-        and "got ce of seed 0 and criterion ce; gce of seed 1" in drawn.needs
-    )
+    assert isinstance(drawn, MissingFigure) and "got ce of seed 0; gce of seed 1" in drawn.needs
     answer = run("page", *own, "--only", "landscape-contour,cost", "--out", tmp_path / "p.html")
     assert (
         answer.exit_code == 0
@@ -471,6 +468,6 @@ def test_a_landscape_is_kept_for_the_page(folders: list[Path], tmp_path: Path) -
         answer = run("page", *own, "--only", "landscape-contour", "--out", tmp_path / "p.html")
         assert (
             answer.exit_code == 2
-            and "Expected a landscape with its seed and criterion in" in answer.stderr
+            and "Expected a landscape with its seed and rows in" in answer.stderr
         )
         assert "Make it again: `noiseproof analyze landscape" in answer.stderr

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from noiseproof.analysis.before.label_noise import (
-    logit_noise,
     logit_noise_covariance,
     weight_noise_covariance,
 )
@@ -169,6 +168,9 @@ def test_the_covariances_are_those_of_drawn_noise() -> None:
 
 def test_the_noise_is_smallest_for_uniform_and_largest_for_certain_predictions() -> None:
     """Claim 2: √((K − 1)/K) at 1/K, √(K − 1) at 1."""
-    table = logit_noise([10]).set_index("probability")["deviation"]
-    assert table.idxmin() == pytest.approx(0.1) and table.min() == pytest.approx(math.sqrt(0.9))
-    assert table.idxmax() == 1.0 and table.max() == pytest.approx(3.0)
+    p = torch.linspace(0, 1, 101, dtype=torch.float64)
+    probs = torch.cat([p[:, None], (1 - p)[:, None].expand(-1, 9) / 9], 1)
+    deviation = logit_noise_covariance(probs)[:, 0, 0].sqrt()
+    assert p[deviation.argmin()] == pytest.approx(0.1)
+    assert float(deviation.min()) == pytest.approx(math.sqrt(0.9))
+    assert p[deviation.argmax()] == 1.0 and float(deviation.max()) == pytest.approx(3.0)

@@ -29,7 +29,6 @@ MODULES = (  # in the order of a page
     "before.losses",
     "before.logistic_normal",
     "before.nce",
-    "before.label_noise",
     "during.curves",
     "during.samples",
     "during.variants",

@@ -27,6 +27,7 @@ class Place:
 
     method: str
     mean: float | None = None  # accuracy over the seeds that did not fail
+    std: float | None = None  # over the seeds
     margin: float | None = None  # half of the 95 % confidence interval of the mean
     # the difference to the best in standard errors over seeds; None for the best itself
     t: float | None = None
@@ -100,7 +101,7 @@ def _place(method: str, values: Sequence[float], rounding: float) -> Place:
     if len(done) == 1:
         return replace(place, mean=done[0])
     margin = float(stats.t.ppf(0.975, len(done) - 1)) * _error(done, rounding)
-    return replace(place, mean=fmean(done), margin=margin)
+    return replace(place, mean=fmean(done), std=stdev(done), margin=margin)
 
 
 def _error(values: Sequence[float], least: float) -> float:
@@ -212,7 +213,6 @@ class Entry:
     run: Experiment  # the first of them
     # without values where nothing was compared; ``p`` is against the first of its group
     place: Place
-    std: float | None  # of the accuracies over seeds
     wanted: int  # number of runs
     values: list[Json]  # seed, noise_seed and value of each that has ended; NaN if it failed
 
@@ -254,25 +254,26 @@ def _rank_group(entries: list[list[Experiment]], results: Mapping[str, Json]) ->
     accuracies = [
         {seeds: accuracy(result, metric) for seeds, result in of_runs.items()} for of_runs in ended
     ]
-    started = {str(i): values for i, values in enumerate(accuracies) if values}
+    started = {i: values for i, values in enumerate(accuracies) if values}
     seeds = sorted(set.intersection(*map(set, started.values()))) if started else []
-    ranked = []
+    places: dict[int, Place] = {}
     if seeds:
-        ranked = rank({i: [values[seed] for seed in seeds] for i, values in started.items()})
-    places = {int(place.method): place for place in ranked}
-    order = [*places, *(i for i in range(len(entries)) if i not in places)]
-    listed = [_entry(entries[i], places.get(i), accuracies[i], seeds) for i in order]
-    return Group(listed, _recommend_entries(listed[: len(places)], listed[len(places) :]), metric)
-
-
-def _recommend_entries(compared: Sequence[Entry], others: Sequence[Entry]) -> str:
-    if not compared:
-        return "Nothing to compare yet: no seed was run by all."
-    recommendation = recommend([entry.place for entry in compared])
-    missing = ", ".join(dict.fromkeys(entry.run.method for entry in others))
+        compared = {str(i): [values[seed] for seed in seeds] for i, values in started.items()}
+        places = {int(place.method): place for place in rank(compared)}
+    others = [i for i in range(len(entries)) if i not in places]
+    listed = []
+    for i in (*places, *others):
+        runs = entries[i]
+        place = replace(places.get(i, Place("")), method=runs[0].method)
+        values = [{"seed": s, "noise_seed": n, "value": v} for (s, n), v in accuracies[i].items()]
+        listed.append(Entry(runs[0], place, len(runs), values))
+    if not places:
+        return Group(listed, "Nothing to compare yet: no seed was run by all.", metric)
+    recommendation = recommend([entry.place for entry in listed[: len(places)]])
+    missing = dict.fromkeys(entries[i][0].method for i in others)
     if missing:
-        recommendation += f" Not compared, since not run yet: {missing}."
-    return recommendation
+        recommendation += f" Not compared, since not run yet: {', '.join(missing)}."
+    return Group(listed, recommendation, metric)
 
 
 def _metric(results: Iterable[Json]) -> str:
@@ -286,19 +287,3 @@ def accuracy(result: Json, metric: str) -> float:
     """Return the metric of the last epoch; NaN for a failed run."""
     value = (result["last"] or {}).get(metric)
     return math.nan if value is None else float(value)
-
-
-def _entry(
-    runs: list[Experiment],
-    place: Place | None,
-    accuracies: Mapping[tuple[int, int], float],
-    seeds: Iterable[tuple[int, int]],
-) -> Entry:
-    compared = [accuracies[seed] for seed in seeds] if place is not None else []
-    finite = [value for value in compared if not math.isnan(value)]
-    std = stdev(finite) if len(finite) > 1 else None
-    named = replace(place or Place(""), method=runs[0].method)
-    values = [
-        {"seed": s, "noise_seed": noise, "value": value} for (s, noise), value in accuracies.items()
-    ]
-    return Entry(runs[0], named, std, len(runs), values)

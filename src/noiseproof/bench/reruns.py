@@ -16,7 +16,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
-from itertools import chain
 
 from noiseproof.bench.experiment import OUTSIDE_KEY, Experiment
 from noiseproof.bench.results import Json
@@ -26,9 +25,9 @@ from noiseproof.bench.tables import (
     Cell,
     CellComparison,
     PaperTable,
+    compare,
     list_tables,
     load_table,
-    summarise,
 )
 from noiseproof.papers import PAPERS
 
@@ -75,7 +74,21 @@ def rerun_cells(table: PaperTable, precision: str | None = None) -> list[CellCom
     (97.93, 3.7, 5, 'bf16')
     """
     reruns = load_reruns(table.paper)
-    return [_rerun(cell, table, reruns, _precisions(precision)) for cell in table.cells]
+
+    def find(cell: Cell, precision: str) -> CellComparison:
+        row = _row_of(cell, reruns, precision)
+        if row is None:
+            return CellComparison(cell, wanted=table.runs)
+        return CellComparison(
+            cell,
+            values=tuple(value for value in row[cell.metric] if value is not None),
+            wanted=table.runs,
+            samples=row.get("samples"),
+            precision=precision,
+            made_by=tuple(reruns.made_by[number] for number in row["made_by"]),
+        )
+
+    return compare(table, find, _precisions(precision))
 
 
 def _precisions(precision: str | None) -> Sequence[str]:
@@ -92,16 +105,18 @@ def runs_left(
     [5, 6]
     """
     reruns = load_reruns(table.paper)
-    precisions = _precisions(precision)
 
-    def done(cell: Cell) -> set[int]:
+    def seeds_done(cell: Cell) -> set[int]:
         # hours of another machine are not missed
         metric = "seeds" if cell.metric in OF_THE_MACHINE else cell.metric
-        rows = _rows_of(replace(cell, metric=metric), reruns, precisions)
-        values = (zip(row["seeds"], row[metric], strict=True) for row in rows)
-        return {seed for seed, value in chain.from_iterable(values) if value is not None}
+        done: set[int] = set()
+        for one in _precisions(precision):
+            if row := _row_of(replace(cell, metric=metric), reruns, one):
+                values = zip(row["seeds"], row[metric], strict=True)
+                done.update(seed for seed, value in values if value is not None)
+        return done
 
-    return table.experiments(seeds, done)
+    return table.experiments(seeds, seeds_done)
 
 
 def without_reruns(runs: Iterable[Experiment]) -> list[Experiment]:
@@ -123,30 +138,11 @@ def without_reruns(runs: Iterable[Experiment]) -> list[Experiment]:
     return list(filter(is_left, runs))
 
 
-def _rows_of(cell: Cell, reruns: Reruns, precisions: Iterable[str]) -> list[Json]:
-    """Return the rows that have what ``cell`` reports, one of each precision at most."""
-    first = cell.experiment(0)
-    keys = [row_key(replace(first, precision=precision)) for precision in precisions]
-    rows = [reruns.rows[key] for key in keys if cell.metric in reruns.rows.get(key, ())]
-    if cell.metric not in ACCURACIES:
-        return rows
-    return [row for row in rows if row.get("epoch", "last") == cell.epoch]
-
-
-def _rerun(
-    cell: Cell, table: PaperTable, reruns: Reruns, precisions: Iterable[str]
-) -> CellComparison:
-    if cell.unavailable:
-        return CellComparison(cell)
-    found = _rows_of(cell, reruns, precisions)
-    empty = CellComparison(cell, wanted=table.runs)
-    if not found:
-        return empty
-    row = max(found, key=lambda row: len(row["seeds"]))  # the first of equals
-    base = _rerun(cell.minus, table, reruns, (row["precision"],)) if cell.minus else None
-    made_by = tuple(reruns.made_by[number] for number in row["made_by"])
-    rest = {"samples": row.get("samples"), "precision": row["precision"], "made_by": made_by}
-    return summarise(replace(empty, **rest), row[cell.metric], table, base)
+def _row_of(cell: Cell, reruns: Reruns, precision: str) -> Json | None:
+    """Return the row that has what ``cell`` reports of its runs in a precision."""
+    row = reruns.rows.get(row_key(replace(cell.experiment(0), precision=precision)), {})
+    other_epoch = cell.metric in ACCURACIES and row.get("epoch", "last") != cell.epoch
+    return None if cell.metric not in row or other_epoch else row
 
 
 def find_diagnosis(table: PaperTable, cell: Cell) -> Json | None:

@@ -373,8 +373,8 @@ def _group_sheet(
     for entry, texts in zip(group.entries, named, strict=True):
         rows.append((*texts[skipped:], *_entry_texts(entry)))
         record: Json = dict(zip(names, texts, strict=True)) | asdict(entry.place)
-        record |= {"metric": group.metric, "std": entry.std, "wanted": entry.wanted}
-        records.append(record | {"values": entry.values, "recommendation": group.recommendation})
+        record |= {"metric": group.metric, "wanted": entry.wanted, "values": entry.values}
+        records.append(record | {"recommendation": group.recommendation})
     below = [group.recommendation, NOTE]
     return Sheet(title, head, rows, records, below, len(names) - skipped)
 
@@ -382,8 +382,8 @@ def _group_sheet(
 def _entry_texts(entry: Entry) -> tuple[str, str, str]:
     place = entry.place
     mean = "" if place.mean is None else f"{place.mean:.4f}"
-    if entry.std is not None:
-        mean += f" ± {entry.std:.4f}"
+    if place.std is not None:
+        mean += f" ± {place.std:.4f}"
     seeds = f"{place.seeds}/{entry.wanted}"
     if place.failed:
         seeds += f", {place.failed} failed"

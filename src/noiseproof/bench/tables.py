@@ -326,39 +326,48 @@ def compare_cells(
     seeds: Iterable[int] | None = None,
     precision: str | None = None,
 ) -> list[CellComparison]:
-    """Compare each cell with ``results`` (by key), summarised by the statistic of the paper;
-    ``z_score`` judges.
-
-    They are those in ``precision``, or in that with most seeds.
-    """
+    """Compare each cell with ``results`` (by key) in ``precision``, or in that with most seeds."""
     chosen = range(table.runs) if seeds is None else list(seeds)
-    precisions = [precision] if precision else PRECISIONS
+
+    def find(cell: Cell, precision: str) -> CellComparison:
+        keys = [replace(cell.experiment(seed), precision=precision).key for seed in chosen]
+        existing = [results[key] for key in keys if key in results]
+        done = [result for result in existing if result["status"] == "done"]
+        values = [measured(result, cell) for result in done]
+        return CellComparison(
+            cell,
+            values=tuple(value for value in values if value is not None),
+            wanted=len(chosen),
+            failed=len(existing) - len(done),
+            seconds=fmean(result["seconds"] for result in done) if done else None,
+            samples=next((result["samples"] for result in done if result.get("samples")), None),
+            precision=precision if existing else None,
+        )
+
+    return compare(table, find, [precision] if precision else PRECISIONS)
+
+
+def compare(
+    table: PaperTable,
+    find: Callable[[Cell, str], CellComparison],
+    precisions: Iterable[str],
+) -> list[CellComparison]:
+    """Return each cell with the summary of its runs, in that of the ``precisions`` with most seeds.
+
+    ``find`` returns the runs of a cell in a precision, without their summary.
+    """
+
+    def compared(cell: Cell, precision: str) -> CellComparison:
+        if cell.unavailable:
+            return CellComparison(cell)
+        base = compared(cell.minus, precision) if cell.minus else None
+        return summarise(find(cell, precision), table, base)
 
     def best(cell: Cell) -> CellComparison:
-        each = [_compare_cell(cell, table, results, chosen, one) for one in precisions]
+        each = [compared(cell, precision) for precision in precisions]
         return max(each, key=lambda one: (one.seeds, one.failed > 0))  # the first of equals
 
     return [best(cell) for cell in table.cells]
-
-
-def _compare_cell(
-    cell: Cell, table: PaperTable, results: Mapping[str, Json], seeds: Sequence[int], precision: str
-) -> CellComparison:
-    if cell.unavailable:
-        return CellComparison(cell)
-    keys = [replace(cell.experiment(seed), precision=precision).key for seed in seeds]
-    existing = [results[key] for key in keys if key in results]
-    done = [result for result in existing if result["status"] == "done"]
-    base = _compare_cell(cell.minus, table, results, seeds, precision) if cell.minus else None
-    empty = CellComparison(
-        cell,
-        wanted=len(seeds),
-        failed=len(existing) - len(done) + (base.failed if base else 0),
-        seconds=fmean(result["seconds"] for result in done) if done else None,
-        samples=next((result["samples"] for result in done if result.get("samples")), None),
-        precision=precision if existing else None,
-    )
-    return summarise(empty, [measured(result, cell) for result in done], table, base)
 
 
 def measured(result: Json, cell: Cell) -> float | None:
@@ -383,28 +392,26 @@ def measured(result: Json, cell: Cell) -> float | None:
 
 
 def summarise(
-    empty: CellComparison,
-    measured: Iterable[float | None],
-    table: PaperTable,
-    base: CellComparison | None,
+    runs: CellComparison, table: PaperTable, base: CellComparison | None = None
 ) -> CellComparison:
-    """Return ``empty`` with the summary of its runs, less the mean of ``base``; unchanged where
-    either has no value.
+    """Return ``runs`` of a cell with their summary by the statistic of the paper, which ``z_score``
+    judges; less the mean of ``base``.
     """
-    values = tuple(value for value in measured if value is not None)
-    if not values:
-        return empty
-    mean, spread = _summary(values, table.statistic)
-    cell = empty.cell
     if base is not None:
+        runs = replace(runs, failed=runs.failed + base.failed)
         if base.mean is None:
-            return empty
-        seeds = min(len(values), base.seeds)
-        return replace(empty, values=values, seeds=seeds, mean=mean - base.mean, spread=spread)
+            return replace(runs, values=())
+    if not runs.values:
+        return runs
+    mean, spread = _summary(runs.values, table.statistic)
+    seeds = len(runs.values)
+    if base is not None and base.mean is not None:
+        seeds = min(seeds, base.seeds)
+        return replace(runs, seeds=seeds, mean=mean - base.mean, spread=spread)
     z = None
-    if cell.metric not in OF_THE_MACHINE and cell.usual_epochs is None:
-        z = z_score(values, cell.published, table.statistic, table.runs)
-    return replace(empty, values=values, seeds=len(values), mean=mean, spread=spread, z=z)
+    if runs.cell.metric not in OF_THE_MACHINE and runs.cell.usual_epochs is None:
+        z = z_score(runs.values, runs.cell.published, table.statistic, table.runs)
+    return replace(runs, seeds=seeds, mean=mean, spread=spread, z=z)
 
 
 def _summary(values: Sequence[float], statistic: Statistic) -> tuple[float, float | None]:

@@ -389,9 +389,8 @@ def analyze_landscape(
 ) -> None:
     """Compute the loss around trained models, and how sharp their minima are.
 
-    Each landscape is written to its run's folder (landscape.csv, with its seed, rows and
-    criterion), where `noiseproof analyze page` finds it; a page compares landscapes of one seed
-    only.
+    Each landscape is written to its run's folder (landscape.csv, with its seed and rows), where
+    `noiseproof analyze page` finds it; a page compares landscapes of one seed only.
     """
     from noiseproof.analysis.after.landscape import (
         check_spacing,

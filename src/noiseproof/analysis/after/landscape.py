@@ -8,7 +8,7 @@ can be compared.
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -69,8 +69,8 @@ class Landscape:
 
     points: Tensor  # (P,): coordinates along each direction, from −span to span
     losses: Tensor  # (P, P) float64: at θ + points[i]·d₁ + points[j]·d₂
-    # ``seed``, ``rows`` and ``criterion`` of a run
-    made_by: dict[str, int | str] = field(default_factory=dict)
+    seed: int | None = None  # of the rows and directions, for a run
+    rows: int | None = None  # number of rows of the run
 
     @property
     def centre(self) -> float:
@@ -106,14 +106,14 @@ class Landscape:
 
     def table(self) -> pd.DataFrame:
         """Return one row per point: ``alpha``, ``beta``, ``loss`` and, the same in all rows,
-        ``made_by``.
+        ``seed`` and ``rows``.
         """
         alpha, beta = torch.meshgrid(self.points, self.points, indexing="ij")
         columns = {"alpha": alpha, "beta": beta, "loss": self.losses}
         table = pd.DataFrame(
             {name: values.flatten().cpu().numpy() for name, values in columns.items()}
         )
-        return table.assign(**self.made_by)
+        return table.assign(seed=self.seed, rows=self.rows)
 
 
 def cross_entropy(out: Output | Tensor, target: Tensor) -> Tensor:
@@ -231,7 +231,7 @@ def run_landscape(
         around = landscape(
             result.models[0], x, y, generator=generator, criterion=criterion, **options
         )
-    return replace(around, made_by={"seed": seed, "rows": len(chosen), "criterion": "ce"})
+    return replace(around, seed=seed, rows=len(chosen))
 
 
 # Landscapes in the folders of runs
@@ -251,42 +251,36 @@ def kept_landscape(run: RunFolder) -> Landscape | None:
         return None
     try:
         cells = pd.read_csv(path, dtype=str)  # str: numbers are read exactly
-        made_by = cells[["seed", "rows", "criterion"]].drop_duplicates()
-        ((seed, rows, criterion),) = made_by.to_numpy().tolist()
+        ((seed, rows),) = cells[["seed", "rows"]].drop_duplicates().astype(int).to_numpy().tolist()
         table = cells[["alpha", "beta", "loss"]].astype(float).sort_values(["alpha", "beta"])
         points = torch.tensor(table["alpha"].unique())
         losses = torch.tensor(table["loss"].to_numpy(copy=True)).reshape(len(points), len(points))
-        about: dict[str, int | str] = {"seed": int(seed), "rows": int(rows)}
-        return Landscape(points, losses, about | {"criterion": str(criterion)})
+        return Landscape(points, losses, seed, rows)
     except (ValueError, KeyError, TypeError, RuntimeError) as error:
         remedy = f"Make it again: `noiseproof analyze landscape {run.folder}`."
         raise NotARun(
-            f"Expected a landscape with its seed and criterion in {path}, got: {error!r}. {remedy}"
+            f"Expected a landscape with its seed and rows in {path}, got: {error!r}. {remedy}"
         ) from error
 
 
 def comparable(landscapes: Mapping[str, Landscape]) -> Subjects[pd.DataFrame]:
-    """Return the tables of landscapes of one seed and criterion, refused otherwise, with their
-    sharpness as a note.
+    """Return the tables of landscapes of one seed, refused otherwise, with their sharpness as a
+    note.
     """
-    made = {
-        name: f"seed {around.made_by.get('seed')} and criterion {around.made_by.get('criterion')}"
-        for name, around in landscapes.items()
-    }
-    if len(set(made.values())) > 1:
-        each = "; ".join(f"{name} of {how}" for name, how in made.items())
+    seeds = {around.seed for around in landscapes.values()}
+    if len(seeds) > 1:
+        each = "; ".join(f"{name} of seed {one.seed}" for name, one in landscapes.items())
         raise ValueError(
-            f"Expected landscapes of one seed and criterion, to compare them, got {each}. "
+            f"Expected landscapes of one seed, to compare them, got {each}. "
             "Make them together: `noiseproof analyze landscape RUN RUN`."
         )
     radius = max([RADIUS, *(float(around.points.diff().max()) for around in landscapes.values())])
     sharpness = ", ".join(
         f"{name} {around.sharpness(radius):.3g}" for name, around in landscapes.items()
     )
-    seed = next((around.made_by.get("seed") for around in landscapes.values()), None)
     note = f" Sharpness within {radius:g}: {sharpness}."
-    if seed is not None:
-        note += f" Rows and directions by seed {seed}."
+    if seeds != {None}:
+        note += f" Rows and directions by seed {seeds.pop()}."
     tables = {name: around.table() for name, around in landscapes.items()}
     for name, table in tables.items():
         table["shown"] = table["loss"].clip(upper=max(CUT, landscapes[name].centre))

@@ -392,30 +392,27 @@ def row_table(run: RunFolder, part: Part = "train") -> pd.DataFrame:
 
     values = per_row(result.run, compute, run.inputs(part)).cpu().numpy()
     p = values[:, :-3]
-    margins, trust, variance = values[:, -3:].T
     names = np.array([*run.classes, ""], dtype=object)  # "": none of the classes
-    table = pd.DataFrame({"row": np.arange(len(given)), "given_label": names[given]})
     index = {"train": "index", "validation": "validation.index"}.get(part, "")
-    if index in run.labels:
-        table["row"] = run.labels[index].numpy()
+    columns = {
+        "row": run.labels[index].numpy() if index in run.labels else np.arange(len(given)),
+        "given_label": names[given],
+    }
     if clean is not None and part != "test":
-        table["clean_label"] = names[clean]
+        columns["clean_label"] = names[clean]
     # LN's dummy class has no name
-    table["predicted_label"] = names[np.minimum(p.argmax(1), run.num_classes)]
-    table["confidence"] = p.max(1)
-    table["margin"] = margins
-    for name, column in (("trust", trust), ("variance", variance)):
-        if np.isfinite(column).any():
-            table[name] = column
-    if part != "train":
-        return table
-    labels = run.task.train.labels.cpu()
-    corrected = corrected_labels(result.strategies, labels, run.num_classes)
-    if corrected is not None:
-        table["target_label"] = names[corrected]
-    for strategy in result.strategies:
-        if isinstance(strategy, EstimatedTargets):
-            targets = strategy.table.mean(1).cpu().numpy()
-            columns = [f"target_{name}" for name in run.classes]
-            return table.join(pd.DataFrame(targets, columns=columns))
-    return table
+    columns["predicted_label"] = names[np.minimum(p.argmax(1), run.num_classes)]
+    columns["confidence"] = p.max(1)
+    for name, column in zip(("margin", "trust", "variance"), values[:, -3:].T, strict=True):
+        if name == "margin" or np.isfinite(column).any():
+            columns[name] = column
+    if part == "train":
+        labels = run.task.train.labels.cpu()
+        corrected = corrected_labels(result.strategies, labels, run.num_classes)
+        if corrected is not None:
+            columns["target_label"] = names[corrected]
+        for strategy in result.strategies:
+            if isinstance(strategy, EstimatedTargets):
+                targets = strategy.table.mean(1).cpu().numpy().T
+                columns |= {f"target_{k}": of for k, of in zip(run.classes, targets, strict=True)}
+    return pd.DataFrame(columns)

@@ -5,17 +5,8 @@ covariance σ²·M: in its logits by Proposition 2, in the weights by Propositio
 gradient in the logits that of Proposition 1.
 """
 
-from collections.abc import Sequence
-
-import numpy as np
-import pandas as pd
 import torch
 from torch import Tensor
-
-from noiseproof.analysis.before.losses import Start, starting_losses
-from noiseproof.analysis.figures import Layer, figure
-from noiseproof.losses.margin import CE
-from noiseproof.losses.sums import as_loss
 
 
 def logit_noise_covariance(probs: Tensor) -> Tensor:
@@ -52,36 +43,3 @@ def weight_noise_covariance(jacobian: Tensor, probs: Tensor | None = None) -> Te
     if probs is not None:
         jacobian = jacobian - probs @ jacobian  # ∂log p_k = ∂z_k − Σ_i p_i ∂z_i
     return jacobian.T @ jacobian
-
-
-def logit_noise(num_classes: Sequence[int]) -> pd.DataFrame:
-    """Return the ``deviation`` √M_ii of the noise on a logit's gradient over its ``probability``
-    (Proposition 2), σ_y = 1.
-    """
-    p = np.linspace(0, 1, 101)
-    tables = []
-    for K in num_classes:
-        deviation = np.sqrt(K * (p - 1 / K) ** 2 + (K - 1) / K)
-        tables.append(pd.DataFrame({"classes": K, "probability": p, "deviation": deviation}))
-    return pd.concat(tables, ignore_index=True)
-
-
-@figure(
-    "sln-noise",
-    "How much noise stochastic label noise puts on the gradient",
-    Layer("line", "probability", "deviation", color="number of classes"),
-    subject=starting_losses,
-    reading=(
-        "The noise is smallest where the prediction is uniform, and largest where it is certain:"
-        " √(K − 1) times σ_y. That keeps a network from confidence in any label, and the more so"
-        " the more classes there are."
-    ),
-    paper="SLN paper, Proposition 2",
-    axes=("predicted probability of a class", "standard deviation of the noise on ∂L/∂z, over σ_y"),
-)
-def logit_noise_figure(start: Start) -> pd.DataFrame | None:
-    # the propositions are about cross entropy
-    if not any(isinstance(as_loss(loss), CE) for loss in start.of_logits):
-        return None
-    table = logit_noise(sorted({2, 10, 100, start.num_classes}))
-    return table.assign(**{"number of classes": table["classes"].map("{} classes".format)})

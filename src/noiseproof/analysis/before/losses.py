@@ -90,7 +90,7 @@ def loss_figures(start: Start, *, over: Sequence[str] = ()) -> list[Figure]:
     also its error map.
 
     >>> [figure.name for figure in loss_figures(Start(["ce", "ln"], 10))]
-    ['loss-weights', 'average-error', 'logit-bias', 'ln-attenuation', 'simplex', 'sln-noise']
+    ['loss-weights', 'average-error', 'logit-bias', 'ln-attenuation', 'simplex']
     """
     for loss in start.of_logits:
         check_of_logits(as_loss(loss), start.num_classes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -22,20 +22,30 @@ from noiseproof.train.record import pull
 ROWS = 2048  # enough for a distribution of margins
 
 
-class _RowsComplete(Exception):
-    pass
+class _Complete(Exception):
+    """A recorder has what it needs."""
 
 
-class _FirstLogits(Strategy):
-    """Records the logits of the untrained model for the first training rows, then ends the run."""
+class _Recorder(Strategy):
+    """Records what a run does at its start, then ends it."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self  # the loop trains a copy of the method; the caller reads this one
+
+    def record(self, task: Task, method: Method, settings: Settings, seed: int) -> None:
+        """Train until the recorder has what it needs."""
+        watched = replace(method, strategies=(*copy.deepcopy(method.strategies), self))
+        with suppress(_Complete):
+            train(task, watched, settings, seed=seed)
+
+
+class _FirstLogits(_Recorder):
+    """Records the logits of the untrained model for the first training rows."""
 
     def __init__(self, rows: int) -> None:
         self.num_rows = rows
         self.logits: list[Tensor] = []
         self.labels: list[Tensor] = []
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> _FirstLogits:
-        return self  # the loop trains a copy of the method; the caller reads this one
 
     def rows(self, rows: Tensor, run: Run) -> Tensor:
         parts = torch.split(rows[: self.num_rows], run.batch_size)
@@ -44,11 +54,10 @@ class _FirstLogits(Strategy):
             # scale.
             for part in parts:
                 batch = run.make_batch(part, next(read_batches(run.data.x, [part])))
-                self.logits.append(
-                    run.loss.scores(run.forward(run.models[0].wrapped, batch.x)).cpu()
-                )
+                out = run.forward(run.models[0].wrapped, batch.x)
+                self.logits.append(run.loss.scores(out).cpu())
                 self.labels.append(batch.given.cpu())
-        raise _RowsComplete
+        raise _Complete
 
 
 def initial_logits(
@@ -65,13 +74,7 @@ def initial_logits(
     settings = settings or Settings()
     method = get_method(method, task, settings) if isinstance(method, str) else method
     first = _FirstLogits(check_count("rows", rows, 1))
-    with suppress(_RowsComplete):
-        train(
-            task,
-            replace(method, strategies=(*copy.deepcopy(method.strategies), first)),
-            settings,
-            seed=seed,
-        )
+    first.record(task, method, settings, seed)
     return torch.cat(first.logits), torch.cat(first.labels)
 
 
@@ -99,7 +102,7 @@ class Probe:
         return self.gain / self.gain_of_ce if self.gain_of_ce else float("nan")
 
 
-class _StepRecorder(Strategy):
+class _Steps(_Recorder):
     """Records margins, accuracy and weights of the first ``steps``; later rows are left out."""
 
     observes = True
@@ -110,12 +113,9 @@ class _StepRecorder(Strategy):
         self.metrics: list[Tensor] = []  # margin, accuracy, weight of each step
         self.predicted: list[Tensor] = []
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> _StepRecorder:
-        return self  # the loop trains a copy of the method; the caller reads this one
-
     def rows(self, rows: Tensor, run: Run) -> Tensor:
         if run.epoch == self.epochs:
-            raise _RowsComplete
+            raise _Complete
         return rows[: (self.steps - run.step) * run.batch_size]
 
     def weights(self, losses: Tensor, outs: list[Output], batch: Batch, run: Run) -> Tensor | None:
@@ -176,20 +176,16 @@ def probe(
     return Probe(str(method), taken, margins, accuracy, weight, (first, last), *gains)
 
 
-def _record_steps(
-    task: Task, method: Method, settings: Settings, steps: int, seed: int
-) -> _StepRecorder:
+def _record_steps(task: Task, method: Method, settings: Settings, steps: int, seed: int) -> _Steps:
     steps_per_epoch = -(-len(task.train) // settings.batch_rows(len(task.train)))
-    recorder = _StepRecorder(steps, -(-steps // steps_per_epoch))
-    method = replace(method, strategies=(*method.strategies, recorder))
+    recorder = _Steps(steps, -(-steps // steps_per_epoch))
     # No fewer epochs than the user's, which a method may need for what it does later.
     settings = replace(settings, epochs=max(settings.epochs, recorder.epochs))
-    with suppress(_RowsComplete):
-        train(replace(task, validation=None, test=None), method, settings, seed=seed)
+    recorder.record(replace(task, validation=None, test=None), method, settings, seed)
     return recorder
 
 
-def _first_and_last(recorded: _StepRecorder) -> list[tuple[float, float]]:
+def _first_and_last(recorded: _Steps) -> list[tuple[float, float]]:
     tenth = max(1, len(recorded.metrics) // 10)
     columns = torch.stack(recorded.metrics).cpu().double().T  # (3, steps)
     return [(float(column[:tenth].mean()), float(column[-tenth:].mean())) for column in columns]

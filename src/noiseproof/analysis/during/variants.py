@@ -66,40 +66,35 @@ def noise_variants(runs: Runs) -> pd.DataFrame:
     for each kind.
 
     Returns the columns of ``curves``, ``variant`` (which part of a step the noise is added to),
-    ``sigma`` and ``size``, σ as text.
+    ``sigma`` and ``size``, σ as text; no rows without such runs.
     """
-    table = curves(runs, ["test_accuracy"])
+    table = curves(runs, ["test_accuracy"]).assign(variant="", sigma=0.0)
     groups = {name: group[0] for name, group in seeds_of(runs).items()}
-    # Runs that share this key differ only in their strategies and their seed.
-    key = {
-        name: str(run.config["method"]).split(" × ")[0] + run.alike("method", "name")
-        for name, run in groups.items()
-    }
-    plain = {key[name]: name for name, run in groups.items() if not _strategies(run)}
-    noisy = {
-        name: next(iter(_strategies(run).items()))
-        for name, run in groups.items()
-        if len(_strategies(run)) == 1
-    }
-    noisy = {name: (kind, params) for name, (kind, params) in noisy.items() if kind in SGD_NOISE}
-    differences = _differences({name: groups[name] for name in noisy})
-    tables = []
-    for name, (kind, params) in noisy.items():
-        sigmas = {plain.get(key[name], name): 0.0, name: float(params["sigma"])}
-        variant = SGD_NOISE[kind] + differences[name]
-        tables += [
-            table[table["method"] == m].assign(variant=variant, sigma=sigma)
-            for m, sigma in sigmas.items()
-        ]
-    if not tables:
-        return table.iloc[:0].assign(variant="", sigma=0.0, size="")
-    both = pd.concat(tables, ignore_index=True).drop_duplicates(
-        ["variant", "method", "epoch"], ignore_index=True
-    )
+    plain = {_without_strategies(run): name for name, run in groups.items() if not _strategies(run)}
+    noisy = {name: run for name, run in groups.items() if _is_noisy(run)}
+    differences = _differences(noisy)
+    tables = [table.iloc[:0]]
+    for name, run in noisy.items():
+        ((kind, params),) = _strategies(run).items()
+        sigmas = {plain.get(_without_strategies(run)): 0.0, name: float(params["sigma"])}
+        for method, sigma in sigmas.items():
+            rows = table[table["method"] == method]
+            tables.append(rows.assign(variant=SGD_NOISE[kind] + differences[name], sigma=sigma))
+    both = pd.concat(tables).drop_duplicates(["variant", "method", "epoch"], ignore_index=True)
     ordered = [f"σ = {sigma:g}" for sigma in sorted(both["sigma"].unique())]
-    return both.assign(
-        size=pd.Categorical(both["sigma"].map("σ = {:g}".format), ordered, ordered=True)
-    )
+    sizes = pd.Categorical(both["sigma"].map("σ = {:g}".format), ordered, ordered=True)
+    return both.assign(size=sizes)
+
+
+def _without_strategies(run: RunFolder) -> str:
+    """Return a key that is the same for runs that differ only in their strategies and seed."""
+    return str(run.config["method"]).split(" × ")[0] + run.alike("method", "name")
+
+
+def _is_noisy(run: RunFolder) -> bool:
+    """Return whether SGD noise of one kind is the only strategy of a run."""
+    strategies = _strategies(run)
+    return len(strategies) == 1 and strategies.keys() <= SGD_NOISE.keys()
 
 
 @figure(

@@ -28,6 +28,7 @@ from noiseproof.analysis.page.marks import (
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
+    from matplotlib.lines import Line2D
 
     from noiseproof.analysis.figures import Figure, Layer
 
@@ -168,41 +169,42 @@ def _span(marks: Sequence[Mark]) -> tuple[float, float]:
 
 def _add_legend(canvas: Canvas, figure: Figure, marks: Sequence[Mark], styles: Styles) -> None:
     """Explain colours first, then line styles, then layers; one mark needs no legend."""
-    from matplotlib.lines import Line2D
-
-    entries: dict[tuple[str, str], tuple[Layer, Style]] = {}
+    colors: dict[tuple[str, str], Line2D] = {}
+    dashes: dict[tuple[str, str], Line2D] = {}
+    layers: dict[str, Line2D] = {}
     for one in marks:
         layer = one.layer
         if layer.kind in GRIDS:
             continue
         first = one.rows.iloc[0]
         if layer.color:
-            style = styles[layer.color, text(first[layer.color])]
-            entries.setdefault((layer.color, text(first[layer.color])), (layer, style))
+            key = (layer.color, text(first[layer.color]))
+            colors[key] = _handle(layer, styles[key], key[1])
         if layer.dash:
-            style = one.style
-            if layer.color:  # in any colour
-                style = style._replace(color="#777777")
-            entries.setdefault((layer.dash, text(first[layer.dash])), (layer, style))
+            key = (layer.dash, text(first[layer.dash]))
+            style = one.style._replace(color="#777777") if layer.color else one.style
+            dashes[key] = _handle(layer, style, key[1])
         if layer.label and not layer.color and not layer.dash:
-            entries.setdefault(("", layer.label), (layer, one.style))
-    colors = {layer.color for layer in figure.layers}
-    order = sorted(entries, key=lambda key: (not key[0], key[0] not in colors))
+            layers[layer.label] = _handle(layer, one.style, layer.label)
+    handles = [*colors.values(), *dashes.values(), *layers.values()]
     has_grid = any(one.layer.kind in GRIDS for one in marks)
-    if len(order) + has_grid < 2 or not order:
+    if not handles or len(handles) + has_grid < 2:
         return
-    handles = []
-    for column, value in order:
-        layer, style = entries[column, value]
-        look: Any = {"linestyle": LINES[style.dash % len(LINES)]}
-        if layer.kind != "line":
-            look = {"linestyle": "none", "marker": MARKERS[style.dash % len(MARKERS)]}
-        handles.append(Line2D([], [], color=style.color, label=_verbatim(value), **look))
     width, height = canvas.get_size_inches()
-    longest = max(len(value) for _, value in order)
+    longest = max(len(str(handle.get_label())) for handle in handles)
     columns = max(1, min(len(handles), int(width / (0.45 + 0.065 * longest))))
     canvas.set_size_inches(width, height + 0.19 * math.ceil(len(handles) / columns))
     canvas.legend(handles=handles, loc="outside upper center", ncols=columns)
+
+
+def _handle(layer: Layer, style: Style, label: str) -> Line2D:
+    """Return an entry of the legend."""
+    from matplotlib.lines import Line2D
+
+    look: Any = {"linestyle": LINES[style.dash % len(LINES)]}
+    if layer.kind != "line":
+        look = {"linestyle": "none", "marker": MARKERS[style.dash % len(MARKERS)]}
+    return Line2D([], [], color=style.color, label=_verbatim(label), **look)
 
 
 def _verbatim(label: str) -> str:
