@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from noiseproof.bench.engines import run_all
 from noiseproof.bench.experiment import Experiment
-from noiseproof.bench.ranking import Place, Ranking, accuracy, rank, recommend, wilson
-from noiseproof.bench.results import Json
+from noiseproof.bench.ranking import Group, summarise_sweep
 from noiseproof.core.checks import check_count
 from noiseproof.core.grammar import format_call
-from noiseproof.core.messages import counted
 from noiseproof.data import Dataset, get_dataset
 from noiseproof.data.base import derive_generator, find_copies, shuffled
 from noiseproof.data.frames import Table, read_table
@@ -45,7 +42,7 @@ def compare_methods(
     settings: Settings | None = None,
     data_dir: str | Path | None = None,
     **engine: Any,
-) -> Ranking:
+) -> Group:
     """Train every method with every seed, and rank them by the accuracy on the test rows after the
     last epoch.
 
@@ -64,32 +61,19 @@ def compare_methods(
     copies = _check_test(data, dataset)
     assert data.test is not None
     first = Experiment(dataset, noise, settings=settings or Settings(), validation=0.1)
-    runs: dict[str, list[Experiment]] = {}
-    for method in methods:  # each once, however it is spelled
-        of_method = [replace(first, method=method, seed=seed).pinned() for seed in range(seeds)]
-        if of_method[0].key not in {others[0].key for others in runs.values()}:
-            runs[method] = of_method
-    results = run_all(
-        # methods of one seed share a task
-        [of_method[seed] for seed in range(seeds) for of_method in runs.values()],
-        Path(results_dir),
-        data_dir=data_dir,
-        **engine,
-    )
-    by_method = {
-        method: [results[run.key] for run in of_method] for method, of_method in runs.items()
-    }
-    accuracies = {
-        method: [accuracy(result, "test_accuracy") for result in of_method]
-        for method, of_method in by_method.items()
-    }
-    places = []
-    for place in rank(accuracies, len(data.test)):
-        memory = _memory(runs[place.method][0], data, data_dir)
-        places.append(replace(place, seconds=_mean_seconds(by_method[place.method]), memory=memory))
+    runs = [
+        replace(first, method=method, seed=seed).pinned()
+        for seed in range(seeds)
+        for method in methods
+    ]
+    results = run_all(runs, Path(results_dir), data_dir=data_dir, **engine)
+    (group,) = summarise_sweep(runs, results, len(data.test))
+    entries = []
+    for entry in group.entries:
+        memory = _memory(entry.run, data, data_dir)
+        entries.append(replace(entry, place=replace(entry.place, memory=memory)))
     notes = [f"{copies}."] if copies else []
-    notes += _notes(places, len(data.test), by_method)
-    return Ranking(places, notes, recommend(places))
+    return replace(group, entries=entries, notes=notes + group.notes)
 
 
 def _check_test(data: Dataset, name: str) -> str:
@@ -108,11 +92,6 @@ def _check_test(data: Dataset, name: str) -> str:
     return copies
 
 
-def _mean_seconds(results: Sequence[Json]) -> float | None:
-    seconds = [result["seconds"] for result in results if result["seconds"] is not None]
-    return fmean(seconds) if seconds else None
-
-
 def _memory(run: Experiment, data: Dataset, data_dir: PathLike | None) -> int | None:
     """Return the bytes of a run's tensors from a few steps: the peak of a process is of all its
     runs.
@@ -125,25 +104,6 @@ def _memory(run: Experiment, data: Dataset, data_dir: PathLike | None) -> int | 
         raise
     except Exception:  # the runs took hours: a failed estimate must not cost their ranking
         return None
-
-
-def _notes(places: Sequence[Place], rows: int, results: Mapping[str, Sequence[Json]]) -> list[str]:
-    """Return the uncertainty from the choice of test rows, which the intervals leave out; and why
-    runs failed.
-    """
-    notes = []
-    if (best := places[0].mean) is not None:
-        low, high = wilson(best, rows)
-        notes.append(
-            f"± and p measure chance in training: {counted(places[0].seeds, 'seed')}, the same"
-            f" {rows} test rows. On other rows of their kind the {best:.3f} of {places[0].method}"
-            f" may be {low:.3f} to {high:.3f} (Wilson's 95 % interval)."
-        )
-    for place in places:
-        if place.failed:
-            error = next(result["error"] for result in results[place.method] if result["error"])
-            notes.append(f"{counted(place.failed, 'run')} of {place.method} failed: {error}")
-    return notes
 
 
 def split_table(

@@ -11,6 +11,7 @@ import numpy as np
 
 from noiseproof.bench.experiment import Experiment
 from noiseproof.bench.results import Json, once
+from noiseproof.core.messages import counted
 from noiseproof.train import Settings
 
 LEVEL = 0.05  # of significance
@@ -37,15 +38,6 @@ class Place:
     failed: int = 0
     seconds: float | None = None  # of a run, on average
     memory: int | None = None  # bytes that its tensors take
-
-
-@dataclass(frozen=True)
-class Ranking:
-    """Methods, best first, with notes and a recommendation in one sentence."""
-
-    places: list[Place]
-    notes: list[str]
-    recommendation: str
 
 
 def rank(accuracies: Mapping[str, Sequence[float]], rows: int | None = None) -> list[Place]:
@@ -215,29 +207,38 @@ class Entry:
     place: Place
     wanted: int  # number of runs
     values: list[Json]  # seed, noise_seed and value of each that has ended; NaN if it failed
+    errors: list[str]  # of those that failed
 
 
 @dataclass(frozen=True)
 class Group:
-    """Entries with the same data, best first, and a recommendation in one sentence."""
+    """Entries with the same data, best first, with notes and a recommendation in one sentence."""
 
     entries: list[Entry]
     recommendation: str
     metric: str  # by which they are ranked
+    notes: list[str]
+
+    @property
+    def places(self) -> list[Place]:
+        return [entry.place for entry in self.entries]
 
 
-def summarise_sweep(experiments: Iterable[Experiment], results: Mapping[str, Json]) -> list[Group]:
+def summarise_sweep(
+    experiments: Iterable[Experiment], results: Mapping[str, Json], rows: int | None = None
+) -> list[Group]:
     """Rank what was run on the same data by the accuracy after the last epoch, on test rows where
     there are any.
 
     Entries are compared by the seeds that all of them have finished, so that the tests are paired;
-    a failed run counts against its entry, one that has not run yet against none.
+    a failed run counts against its entry, one that has not run yet against none. ``rows`` is the
+    number of test rows, for ``rank``.
     """
     groups: dict[Experiment, dict[Experiment, list[Experiment]]] = {}
     for run in once(experiments):
         entry = replace(run, seed=0, noise_seed=None if run.noise_seed is None else 0)
         groups.setdefault(data_of(entry), {}).setdefault(entry, []).append(run)
-    return [_rank_group(list(entries.values()), results) for entries in groups.values()]
+    return [_rank_group(list(entries.values()), results, rows) for entries in groups.values()]
 
 
 def data_of(run: Experiment) -> Experiment:
@@ -245,38 +246,73 @@ def data_of(run: Experiment) -> Experiment:
     return replace(run, method="ce", settings=Settings())
 
 
-def _rank_group(entries: list[list[Experiment]], results: Mapping[str, Json]) -> Group:
-    ended = [
-        {(run.seed, run.seed_of_noise): results[run.key] for run in runs if run.key in results}
-        for runs in entries
+def _rank_group(
+    runs: list[list[Experiment]], results: Mapping[str, Json], rows: int | None
+) -> Group:
+    metric = metric_of(results[run.key] for of in runs for run in of if run.key in results)
+    entries = [_entry(of_entry, results, metric) for of_entry in runs]
+    failures = [
+        f"{counted(len(entry.errors), 'run')} of {entry.run.method} failed: {entry.errors[0]}"
+        for entry in entries
+        if entry.errors
     ]
-    metric = _metric(result for of_runs in ended for result in of_runs.values())
-    accuracies = [
-        {seeds: accuracy(result, metric) for seeds, result in of_runs.items()} for of_runs in ended
-    ]
-    started = {i: values for i, values in enumerate(accuracies) if values}
-    seeds = sorted(set.intersection(*map(set, started.values()))) if started else []
-    places: dict[int, Place] = {}
-    if seeds:
-        compared = {str(i): [values[seed] for seed in seeds] for i, values in started.items()}
-        places = {int(place.method): place for place in rank(compared)}
-    others = [i for i in range(len(entries)) if i not in places]
-    listed = []
-    for i in (*places, *others):
-        runs = entries[i]
-        place = replace(places.get(i, Place("")), method=runs[0].method)
-        values = [{"seed": s, "noise_seed": n, "value": v} for (s, n), v in accuracies[i].items()]
-        listed.append(Entry(runs[0], place, len(runs), values))
-    if not places:
-        return Group(listed, "Nothing to compare yet: no seed was run by all.", metric)
-    recommendation = recommend([entry.place for entry in listed[: len(places)]])
-    missing = dict.fromkeys(entries[i][0].method for i in others)
-    if missing:
+    ranked, others = _ranked(entries, rows)
+    if not ranked:
+        nothing = "Nothing to compare yet: no seed was run by all."
+        return Group(entries, nothing, metric, failures)
+    recommendation = recommend([entry.place for entry in ranked])
+    if missing := dict.fromkeys(entry.run.method for entry in others):
         recommendation += f" Not compared, since not run yet: {', '.join(missing)}."
-    return Group(listed, recommendation, metric)
+    notes = [] if rows is None else _other_rows(ranked[0].place, rows)
+    return Group(ranked + others, recommendation, metric, notes + failures)
 
 
-def _metric(results: Iterable[Json]) -> str:
+def _entry(runs: list[Experiment], results: Mapping[str, Json], metric: str) -> Entry:
+    ended = {run: results[run.key] for run in runs if run.key in results}
+    values = [
+        {"seed": run.seed, "noise_seed": run.seed_of_noise, "value": accuracy(result, metric)}
+        for run, result in ended.items()
+    ]
+    errors = [result["error"] for result in ended.values() if result["error"]]
+    seconds = [result["seconds"] for result in ended.values() if result["seconds"] is not None]
+    place = Place(runs[0].method, seconds=fmean(seconds) if seconds else None)
+    return Entry(runs[0], place, len(runs), values, errors)
+
+
+def _ranked(entries: list[Entry], rows: int | None) -> tuple[list[Entry], list[Entry]]:
+    """Return the entries that have run, by the seeds that all of them have, best first; and the
+    others.
+    """
+    values = {
+        str(i): {(one["seed"], one["noise_seed"]): one["value"] for one in entry.values}
+        for i, entry in enumerate(entries)
+        if entry.values
+    }
+    seeds = sorted(set.intersection(*map(set, values.values()))) if values else []
+    if not seeds:
+        return [], entries
+    ranked = []
+    for place in rank({i: [of[seed] for seed in seeds] for i, of in values.items()}, rows):
+        entry = entries[int(place.method)]
+        place = replace(place, method=entry.run.method, seconds=entry.place.seconds)
+        ranked.append(replace(entry, place=place))
+    return ranked, [entry for entry in entries if not entry.values]
+
+
+def _other_rows(best: Place, rows: int) -> list[str]:
+    """Return the uncertainty from the choice of test rows, which the intervals leave out."""
+    if best.mean is None:
+        return []
+    low, high = wilson(best.mean, rows)
+    return [
+        f"± and p measure chance in training: {counted(best.seeds, 'seed')}, the same {rows} test"
+        f" rows. On other rows of their kind the {best.mean:.3f} of {best.method} may be"
+        f" {low:.3f} to {high:.3f} (Wilson's 95 % interval)."
+    ]
+
+
+def metric_of(results: Iterable[Json]) -> str:
+    """Return the metric of the test rows, or of held-out rows where none were tested on."""
     measured = {name for result in results for name in result["last"] or ()}
     if "validation_accuracy" in measured and "test_accuracy" not in measured:
         return "validation_accuracy"

@@ -248,8 +248,7 @@ def _your_texts(one: CellComparison) -> tuple[str, ...]:
     mean, z, seeds = _texts(one)
     if one.failed:
         mean += f", {one.failed} failed"
-    minutes = "" if one.seconds is None else f"{one.seconds / 60:.1f}"
-    return (mean, z, seeds, minutes)
+    return (mean, z, seeds, _format(one.seconds and one.seconds / 60, ".1f"))
 
 
 def _texts(one: CellComparison) -> tuple[str, str, str]:
@@ -257,8 +256,7 @@ def _texts(one: CellComparison) -> tuple[str, str, str]:
     if one.mean is None:
         return "not run", "", seeds
     mean = format_number(one.mean, one.spread, one.cell.published.digits)
-    z = "" if one.z is None else f"{one.z:+.2f}"
-    return mean, z, seeds
+    return mean, _format(one.z, "+.2f"), seeds
 
 
 def heading(table: PaperTable) -> str:
@@ -359,42 +357,51 @@ def sweep_sheets(experiments: Iterable[Experiment], results: Mapping[str, Json])
     for group, of_group in zip(groups, values, strict=True):
         title = ", ".join(f"{name} {text}" for name, text in zip(of_data, of_group, strict=True))
         texts = [next(entries) for _ in group.entries]
-        sheets.append(_group_sheet(group, title, names, texts, len(of_data)))
+        sheets.append(ranking_sheet(group, title, names, texts, len(of_data)))
     return sheets
 
 
-def _group_sheet(
-    group: Group, title: str, names: list[str], named: list[tuple[str, ...]], skipped: int
+def ranking_sheet(
+    group: Group, title: str, names: list[str], named: list[tuple[str, ...]], skipped: int = 0
 ) -> Sheet:
-    """Return the ranking of a group, whose data the first ``skipped`` of its ``names`` tell."""
-    head = (*names[skipped:], group.metric.replace("_", " "), "p against the first", "seeds")
+    """Return the ranking of a group, whose entries are ``named`` by what differs between them.
+
+    The first ``skipped`` of the ``names`` are of their data, which ``title`` has.
+    """
     rows = []
     records = []
     for entry, texts in zip(group.entries, named, strict=True):
-        rows.append((*texts[skipped:], *_entry_texts(entry)))
+        rows.append([*texts[skipped:], *_entry_texts(entry)])
         record: Json = dict(zip(names, texts, strict=True)) | asdict(entry.place)
         record |= {"metric": group.metric, "wanted": entry.wanted, "values": entry.values}
         records.append(record | {"recommendation": group.recommendation})
-    below = [group.recommendation, NOTE]
+    head = [*names[skipped:], group.metric.replace("_", " "), "95 %", "p against the first"]
+    head += ["seeds", "s a run"]
+    if any(place.memory for place in group.places):
+        head.append("MB")
+    rows = [row[: len(head)] for row in rows]
+    below = [*group.notes, NOTE, group.recommendation]
     return Sheet(title, head, rows, records, below, len(names) - skipped)
 
 
-def _entry_texts(entry: Entry) -> tuple[str, str, str]:
+def _entry_texts(entry: Entry) -> list[str]:
     place = entry.place
-    mean = "" if place.mean is None else f"{place.mean:.4f}"
+    mean = _format(place.mean, ".4f")
     if place.std is not None:
         mean += f" ± {place.std:.4f}"
     seeds = f"{place.seeds}/{entry.wanted}"
     if place.failed:
         seeds += f", {place.failed} failed"
-    return mean, format_p(place.p), seeds
+    p = _format(place.p, ".3f")
+    if place.p is not None and place.p < 0.001:
+        p = "< 0.001"
+    margin = "" if place.margin is None else f"± {place.margin:.4f}"
+    megabytes = _format(place.memory and place.memory / 1e6, ".1f")
+    return [mean, margin, p, seeds, _format(place.seconds, ".1f"), megabytes]
 
 
-def format_p(p: float | None) -> str:
-    """Return a p value as text, empty for None."""
-    if p is None:
-        return ""
-    return "< 0.001" if p < 0.001 else f"{p:.3f}"
+def _format(value: float | None, digits: str) -> str:
+    return "" if value is None else f"{value:{digits}}"
 
 
 def distinguish(

@@ -51,7 +51,6 @@ from noiseproof.core.messages import counted, near_file
 
 if TYPE_CHECKING:
     from noiseproof.bench import Experiment
-    from noiseproof.bench.ranking import Place
     from noiseproof.bench.search import SearchResult
     from noiseproof.bench.sheets import Sheet
     from noiseproof.bench.tables import PaperTable
@@ -510,6 +509,7 @@ def bench_compare(
     command resumes.
     """
     from noiseproof.bench.compare import DEFAULT_METHODS, compare_methods, split_table
+    from noiseproof.bench.sheets import ranking_sheet
     from noiseproof.core.grammar import split_specs
     from noiseproof.train import Settings
 
@@ -525,7 +525,7 @@ def bench_compare(
         raise ValueError(
             "Expected --label, the column of labels, with a file, --test, --text or --missing."
         )
-    ranking = compare_methods(
+    group = compare_methods(
         dataset,
         split_specs(methods) if methods else DEFAULT_METHODS,
         results_dir=results,
@@ -538,30 +538,13 @@ def bench_compare(
         retry_failed=retry_failed,
         progress=lambda run, *rest: _show_progress(dataclasses.replace(run, dataset=data), *rest),
     )
-    notes += ranking.notes
+    sheet = ranking_sheet(group, "", ["method"], [(place.method,) for place in group.places])
+    notes += sheet.notes
     if as_json:
-        places = [dataclasses.asdict(place) for place in ranking.places]
         return show_json(
-            {"ranking": places, "notes": notes, "recommendation": ranking.recommendation}
+            {"ranking": sheet.records, "notes": notes, "recommendation": group.recommendation}
         )
-    head = ("method", "accuracy", "95 %", "p against the first", "seeds", "s a run", "MB")
-    show(head, [_place_row(place) for place in ranking.places])
-    return echo("\n".join([*notes, ranking.recommendation]))
-
-
-def _place_row(place: Place) -> tuple[str, ...]:
-    from noiseproof.bench.sheets import format_p
-
-    margin = "" if place.margin is None else f"± {place.margin:.4f}"
-    return (
-        place.method,
-        plain(place.mean, ".4f") or "failed",
-        margin,
-        format_p(place.p),
-        f"{place.seeds}/{place.seeds + place.failed}",
-        plain(place.seconds, ".1f"),
-        plain(place.memory and place.memory / 1e6, ".1f"),
-    )
+    return _print([dataclasses.replace(sheet, notes=notes)], "text")
 
 
 @bench_app.command(
