@@ -40,7 +40,7 @@ SETTINGS = Settings(
 )
 
 
-class Step:
+class DemoStep:
     """A step of the demo: what to say about it, below a title."""
 
     title: ClassVar[str]
@@ -50,7 +50,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Trained(Step):
+class Trained(DemoStep):
     """One method in its last epoch; accuracy is on test digits, whose labels are right."""
 
     title = "train: digits, 40 % of the training labels wrong; accuracy on clean test labels"
@@ -64,7 +64,7 @@ class Trained(Step):
 
 
 @dataclass(frozen=True)
-class Audited(Step):
+class Audited(DemoStep):
     """Result of the audit of the training labels, next to the truth, which it did not see."""
 
     title = "audit: which labels are wrong?"
@@ -87,7 +87,7 @@ class Audited(Step):
 
 
 @dataclass(frozen=True)
-class Reviewed(Step):
+class Reviewed(DemoStep):
     """What a reviewer who knows the digits measured on a designed sample of the training labels."""
 
     title = "measure: a reviewer who knows the truth decides on a random sample of digits"
@@ -107,7 +107,7 @@ class Reviewed(Step):
 
 
 @dataclass(frozen=True)
-class Written(Step):
+class Written(DemoStep):
     """Pages to open in a browser: the analysis of the methods, and the issues to review."""
 
     title = "pages, to open in a browser"
@@ -122,7 +122,7 @@ class Written(Step):
 
 
 @dataclass(frozen=True)
-class Applied(Step):
+class Applied(DemoStep):
     """The table with the decisions, and with suggestions that are more likely right than the other
     labels.
     """
@@ -147,7 +147,7 @@ class Applied(Step):
 
 
 @dataclass(frozen=True)
-class Mended(Step):
+class Mended(DemoStep):
     """Test accuracy of one method, trained on the labels as given and as corrected."""
 
     title = "train again: accuracy before and after the correction"
@@ -160,7 +160,7 @@ class Mended(Step):
 
 
 @dataclass(frozen=True)
-class Doubted(Step):
+class Doubted(DemoStep):
     """The digits whose own labels, with which scikit-learn has them, are the most doubtful."""
 
     title = "real doubts: the same digits with their original labels"
@@ -185,7 +185,7 @@ def demo(
     noise: str = NOISE,
     epochs: int = SETTINGS.epochs,
     seed: int = 0,
-) -> Iterator[Step]:
+) -> Iterator[DemoStep]:
     """Train on scikit-learn's digits with wrong labels, audit and measure them, write pages,
     correct and train again.
 

@@ -29,7 +29,7 @@ from noiseproof.demo import (
     Doubted,
     Mended,
     Reviewed,
-    Step,
+    DemoStep,
     Trained,
     Written,
     demo,
@@ -41,7 +41,7 @@ SHORT = Settings(model=SETTINGS.model, epochs=2, optimizer=SETTINGS.optimizer)
 
 
 @pytest.fixture(scope="module")
-def story(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Step]]:
+def story(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[DemoStep]]:
     folder = tmp_path_factory.mktemp("demo") / "here"
     before = torch.get_rng_state()
     steps = []
@@ -54,7 +54,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Step]]:
     return folder, steps
 
 
-def test_the_story_in_its_order(story: tuple[Path, list[Step]]) -> None:
+def test_the_story_in_its_order(story: tuple[Path, list[DemoStep]]) -> None:
     folder, steps = story
     assert [type(step) for step in steps] == [
         Trained,
@@ -79,7 +79,7 @@ def test_the_story_in_its_order(story: tuple[Path, list[Step]]) -> None:
     }
 
 
-def test_the_audit_is_held_against_the_truth(story: tuple[Path, list[Step]]) -> None:
+def test_the_audit_is_held_against_the_truth(story: tuple[Path, list[DemoStep]]) -> None:
     folder, steps = story
     audited, corrected = steps[2], steps[5]
     assert isinstance(audited, Audited) and isinstance(corrected, Applied)
@@ -98,7 +98,7 @@ def test_the_audit_is_held_against_the_truth(story: tuple[Path, list[Step]]) -> 
     assert before.drop(columns="digit").equals(after.drop(columns="digit"))
 
 
-def test_the_reviewer_answers_by_the_true_digits(story: tuple[Path, list[Step]]) -> None:
+def test_the_reviewer_answers_by_the_true_digits(story: tuple[Path, list[DemoStep]]) -> None:
     folder, steps = story
     measured, corrected = steps[3], steps[5]
     assert isinstance(measured, Reviewed) and isinstance(corrected, Applied)
@@ -126,7 +126,7 @@ def test_the_reviewer_answers_by_the_true_digits(story: tuple[Path, list[Step]])
     assert (corrected.changed, corrected.expected) == (len(plan.changes), plan.expected())
 
 
-def test_the_pages_hold_what_they_should(story: tuple[Path, list[Step]]) -> None:
+def test_the_pages_hold_what_they_should(story: tuple[Path, list[DemoStep]]) -> None:
     written = story[1][4]
     assert isinstance(written, Written)
     assert "review" in written.review.read_text("utf-8").lower()
@@ -135,7 +135,7 @@ def test_the_pages_hold_what_they_should(story: tuple[Path, list[Step]]) -> None
 
 
 def test_the_last_audit_is_of_the_labels_that_the_digits_have(
-    story: tuple[Path, list[Step]],
+    story: tuple[Path, list[DemoStep]],
 ) -> None:
     folder, steps = story
     doubted, true = steps[7], get_dataset("digits", seed=2).train.y.tolist()
@@ -148,7 +148,7 @@ def test_the_last_audit_is_of_the_labels_that_the_digits_have(
     ]
 
 
-def test_the_corrected_labels_are_what_is_trained_on(story: tuple[Path, list[Step]]) -> None:
+def test_the_corrected_labels_are_what_is_trained_on(story: tuple[Path, list[DemoStep]]) -> None:
     folder, steps = story
     mended, first = steps[6], steps[0]
     assert isinstance(mended, Mended) and isinstance(first, Trained)
@@ -172,7 +172,7 @@ def test_it_depends_on_its_seed_alone(tmp_path: Path) -> None:
 
 
 def test_the_command_tells_each_step_and_never_writes_over(
-    story: tuple[Path, list[Step]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    story: tuple[Path, list[DemoStep]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("runs", "demo").mkdir(parents=True)
@@ -183,7 +183,7 @@ def test_the_command_tells_each_step_and_never_writes_over(
     assert few.exit_code == 2 and "--epochs" in few.stderr
     asked = []
 
-    def steps(folder: Path, *, epochs: int) -> list[Step]:
+    def steps(folder: Path, *, epochs: int) -> list[DemoStep]:
         asked.append((folder, epochs))
         return story[1]
 
