@@ -86,7 +86,7 @@ PACKAGES_frameworks := -c .venv/integrations/frameworks/constraints.txt -e . lig
 	$(@D)/bin/pip install --quiet $(PACKAGES_$*)
 	@touch $@
 
-integrations: $(patsubst %,.venv/integrations/%/.ready,fiftyone label-studio argilla coco frameworks timm)  ## other tools and libraries, for real (13 minutes, 5.4 GB)
+integrations: $(patsubst %,.venv/integrations/%/.ready,fiftyone label-studio argilla coco frameworks timm)  ## other tools and libraries, for real (11 minutes, 5.4 GB)
 	$(BIN)/pytest -m integration tests/integrations --ignore=tests/integrations/test_timm.py
 	.venv/integrations/timm/bin/python -m pytest -m integration tests/integrations/test_timm.py
 
@@ -103,7 +103,7 @@ LOWEST := tests/losses tests/core tests/heads tests/noise tests/models tests/dat
 	@touch $@
 
 # Left out: what depends on the scores of later trees of scikit-learn, and polars, which 1.6 does not take.
-lowest: .venv/lowest/.ready  ## the core of the suite with the lowest versions that pyproject.toml allows (15 minutes, 7.6 GB)
+lowest: .venv/lowest/.ready  ## the core of the suite with the lowest versions that pyproject.toml allows (5 minutes, 7.6 GB)
 	$(<D)/bin/python -m pytest -o addopts= -m 'not slow and not integration' $(LOWEST) \
 		--deselect tests/estimator/test_network.py::test_trees_are_chosen_where_they_predict_better \
 		--deselect 'tests/estimator/test_robust.py::test_words_are_named_where_an_estimator_needs_numbers[polars]'
