@@ -39,8 +39,7 @@ from noiseproof.analysis.before.untrained import initial_logits
 from noiseproof.cli import app
 from noiseproof.core.margin import margin
 from noiseproof.data import get_dataset
-from noiseproof.losses.calibrate import average_error
-from noiseproof.losses.initial import logit_bias
+from noiseproof.losses.initial import average_error, logit_bias
 from noiseproof.losses.logistic_normal import negative_log_normal
 from noiseproof.noise import get_noise
 from noiseproof.train import Settings, Task, prepare, train

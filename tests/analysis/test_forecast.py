@@ -26,7 +26,8 @@ from noiseproof.cli import app
 from noiseproof.core.margin import LabelProb
 from noiseproof.data import get_dataset
 from noiseproof.losses import get_loss
-from noiseproof.losses.calibrate import average_error, calibrate, expected_margin
+from noiseproof.losses.calibrate import calibrate, expected_margin
+from noiseproof.losses.initial import average_error
 from noiseproof.losses.verdict import FALL, LEARNS, PARTLY, SLOW, SettledAttention, settled
 from noiseproof.strategies import Run, Strategy
 from noiseproof.train import METHODS, Method, Settings, Task, get_method, prepare, train
