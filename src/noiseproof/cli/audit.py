@@ -230,9 +230,6 @@ def audit(
     ] = None,
 ) -> None:
     """Find the wrong labels of a dataset, with a score, a suggested label and a reason for each."""
-    from noiseproof.core.cluster import check_engine
-
-    check_engine(engine, address)
     exports = _exports(export)
     if again:
         return _audit_again(context, exports, _machine(engine, address, threads), as_json)

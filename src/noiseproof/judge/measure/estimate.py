@@ -96,14 +96,15 @@ class Population:
         """Return the mean of a ``value`` in [0, 1] of the sample (n,) over all rows, or over those
         of a ``domain`` (N,).
         """
-        rows = slice(None) if domain is None else domain
-        asked = slice(None) if domain is None else domain[sample.at]
+        if domain is None:
+            domain = np.ones(len(self.strata), dtype=bool)
+        asked = domain[sample.at]
         count = int(self.strata.max()) + 1
         strata = self.strata[sample.at][asked]
         return stratified(
             np.bincount(strata, weights=value[asked], minlength=count),
             np.bincount(strata, minlength=count),
-            np.bincount(self.strata[rows], minlength=count),
+            np.bincount(self.strata[domain], minlength=count),
         )
 
 
