@@ -207,8 +207,8 @@ def names_of_columns(
     if not len({*names}) == len(names) == count:
         raise ValueError(
             f"Expected a name for each of the {count} columns of `{name}`, each once, got"
-            f" {len(names)}: {preview(names)}. Name the columns by `classes`; spaces around names do"
-            " not count."
+            f" {len(names)}: {preview(names)}. Name the columns by `classes`; spaces around names"
+            " do not count."
         )
     return names
 
