@@ -153,7 +153,7 @@ def test_models_are_fitted_to_the_decided_labels_of_other_folds(
         seen.append((np.array(labels), np.array(folds)))
         return probs
 
-    monkeypatch.setattr(gather, "cross_fit", spy)
+    monkeypatch.setattr(gather.ModelFitter, "fit_estimator", staticmethod(spy))
     quick(with_decision(data, rows, true[rows]), estimator=LogisticRegression())
     (first, folds), (second, again) = seen
     assert (first == given).all() and (folds == again).all()

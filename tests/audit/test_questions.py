@@ -34,7 +34,9 @@ def logit(p: Any) -> Any:
 )
 def test_forests_are_scikit_learns_classifiers_of_several_outputs(kind: str, theirs: Any) -> None:
     table = FeatureTable.of_numbers(X)
-    found = fit_question_trees(table, YES, FOLD, TREES, seed=4, fast=False, progress=None)
+    found = fit_question_trees(
+        table, YES, YES.shape[1], FOLD, TREES, seed=4, fast=False, progress=None
+    )
     assert list(found) == ["forest", "extra"]
     for fold in range(3):
         model = theirs(100, min_samples_leaf=2, random_state=4).fit(
@@ -50,7 +52,9 @@ def test_forests_take_one_label_of_one_answer_and_gaps() -> None:
     x[::7, 0] = np.nan
     answers[FOLD != 0] = 1
     table = FeatureTable(x, (0,) * 6, None)
-    found = fit_question_trees(table, answers, FOLD, TREES, seed=0, fast=False, progress=None)
+    found = fit_question_trees(
+        table, answers, answers.shape[1], FOLD, TREES, seed=0, fast=False, progress=None
+    )
     assert (found["extra"][FOLD == 0] == 1).all() and found["extra"].shape == (400, 1)
 
 
@@ -60,6 +64,7 @@ def test_many_rows_are_boosted_label_by_label(monkeypatch: pytest.MonkeyPatch) -
     found = fit_question_trees(
         FeatureTable.of_numbers(X),
         YES,
+        YES.shape[1],
         FOLD,
         TREES,
         seed=0,

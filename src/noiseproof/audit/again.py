@@ -11,7 +11,6 @@ import torch
 from noiseproof.audit.decisions import Decision, Standing, find_decisions, read_standing
 from noiseproof.audit.files import Audit, cache_beside, check_decisions, read_audit
 from noiseproof.audit.inputs import read_again
-from noiseproof.audit.labelcells import label_names_of
 from noiseproof.audit.measured import DIAGRAM, write_measured
 from noiseproof.audit.report import LabelReport
 from noiseproof.audit.result import write_audit
@@ -20,7 +19,6 @@ from noiseproof.audit.run import audit
 from noiseproof.audit.sources.base import AuditData
 from noiseproof.core.arrays import Ints
 from noiseproof.core.messages import Progress, counted
-from noiseproof.data.labelsets import labels_in
 from noiseproof.data.sources import PathLike
 from noiseproof.judge.evidence.gather import FAST_FOLDS
 from noiseproof.judge.evidence.network import METHOD
@@ -58,8 +56,9 @@ def audit_again(
     check_decisions(standing.decisions.values(), earlier)
     chosen: dict[int, Decision] = {}
     unlearned = 0
+    words = earlier.words
     for row, one in standing.decisions.items():
-        is_new = not {*labels_in(one.label, config)} <= {*label_names_of(earlier)}
+        is_new = not {*words.split(one.label)} <= {*words.names}
         if one.names_label and not is_new:
             chosen[row] = one
         elif one.names_label or one.decision == "exclude":
@@ -130,7 +129,7 @@ def _check_same(earlier: Audit, data: AuditData) -> None:
         place = follow_rows(read_row_digests(earlier), digests)[0]
         changed = np.flatnonzero(place != np.arange(len(place))).tolist()
     has_rows = data.source_rows == earlier.config["source_rows"]
-    if changed or not has_rows or data.labels.names != label_names_of(earlier):
+    if changed or not has_rows or data.labels.names != earlier.words.names:
         which = f"row {changed[0]} is another one" if changed else f"it has {data.source_rows} rows"
         raise ValueError(
             f"Expected the data of the audit in {earlier.folder}, it has changed: {which}. Audit it"

@@ -59,7 +59,7 @@ def corrected(
     _check_excluded(excluded)
     audit = read_audit(folder)
     reviewed = read_reviewed(
-        folder, decisions, accept_all=accept_all or bool(fix) or is_voted(audit)
+        folder, decisions, accept_all=accept_all or bool(fix) or audit.is_voted
     )
     plan = plan_corrections(
         audit,
@@ -92,7 +92,7 @@ def _correction(
     """Return what becomes of the rows of an audit, by their numbers in it."""
     consensus = None
     becomes = {**fix.becomes, **becomes}
-    if is_voted(audit):
+    if audit.is_voted:
         consensus = voted_cells(audit, labels, becomes, decided=decided, votes=votes)
         labels = {}
         becomes = {}
@@ -215,7 +215,7 @@ def write_corrected(
     """
     out = Path(out)
     source = _source(audit)
-    if votes and not source.is_voted:
+    if votes and not audit.is_voted:
         raise ValueError(
             "Expected an audit of annotators alone for a column of votes, got one of labels."
         )
@@ -293,10 +293,6 @@ def _contents(path: Path) -> dict[str, Any]:
 
 def default_out(audit: Audit) -> Path:
     return _source(audit).default_out()
-
-
-def is_voted(audit: Audit) -> bool:
-    return _source(audit).is_voted
 
 
 def _source(audit: Audit) -> Source:

@@ -160,8 +160,3 @@ def merge_labels(
         if row in changes or label in becomes
     }
     return {row: label for row, label in sorted(merged.items()) if label != given.get(row)}
-
-
-def label_names_of(audit: Audit) -> tuple[str, ...]:
-    """The labels of an audit: its classes, or those that rows have several of."""
-    return tuple(audit.multi_label.get("labels", audit.classes))

@@ -20,10 +20,8 @@ from noiseproof.audit.decisions import (
 )
 from noiseproof.audit.exchange.base import read_decided_in
 from noiseproof.audit.files import Audit, check_decisions
-from noiseproof.audit.labelcells import label_names_of
 from noiseproof.audit.sample import read_population
 from noiseproof.core.messages import counted
-from noiseproof.data.labelsets import labels_in
 from noiseproof.judge.measure.calibrate import Calibrated, find_slips, recalibrate
 from noiseproof.judge.measure.design import measured_answers
 from noiseproof.judge.measure.estimate import Gain, gain
@@ -178,8 +176,8 @@ def plan_corrections(
         basis = "measured"
     elif accepted:
         expected = expected_gain(calibrated, undecided)
-    labels = [label for word in changes.values() for label in labels_in(word, audit.config)]
-    known = label_names_of(audit)
+    words = audit.words
+    labels = [label for word in changes.values() for label in words.split(word)]
     return Plan(
         changes,
         accepted,
@@ -191,7 +189,7 @@ def plan_corrections(
         excluded=_rows_with("exclude", decisions),
         unclear=_rows_with("unclear", decisions),
         becomes=resolve_merges(merges),
-        new_classes=tuple(label for label in dict.fromkeys(labels) if label not in known),
+        new_classes=tuple(label for label in dict.fromkeys(labels) if label not in words.names),
         kept=_kept(decisions, decided),
     )
 

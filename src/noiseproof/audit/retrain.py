@@ -22,7 +22,7 @@ from noiseproof.core.arrays import Bools, Floats32, Ints
 from noiseproof.core.plugins import load_object
 from noiseproof.data import NoisyData, Split
 from noiseproof.data.base import derive_seed
-from noiseproof.data.labelsets import Labels, labels_in
+from noiseproof.data.labelsets import Labels
 from noiseproof.judge.evidence.folds import make_folds, merge_groups
 from noiseproof.judge.evidence.gather import backbone_of, estimator_inputs
 from noiseproof.judge.evidence.neighbours import find_duplicates
@@ -275,12 +275,12 @@ def _both_labels(
     pairs = list(zip(data.row.tolist(), data.given.tolist(), strict=True))
     before = [data.classes[code] if row < 0 else known[row] for row, code in pairs]
     after = [changes.get(row, word) for (row, _), word in zip(pairs, before, strict=True)]
-    if multi := audit.multi_label:
+    if separator := audit.words.separator:
         words = [*before, *(becomes.get(word, word) for word in after)]
-        named = (label for word in words for label in labels_in(word, audit.config))
-        names = list(dict.fromkeys([*multi["labels"], *named]))
-        sets = Labels.of_sets(words, multi["separator"], names)
-        given, corrected = np.split(sets.answers.astype(np.int64), 2)
+        named = (label for word in words for label in audit.words.split(word))
+        names = list(dict.fromkeys([*audit.words.names, *named]))
+        sets = Labels.of_sets(words, separator, names)
+        given, corrected = np.split(sets.targets, 2)
         return sets.names, given, corrected, None
     classes = tuple(dict.fromkeys((*audit.classes, *changes.values())))
     number = {name: k for k, name in enumerate(classes)}

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import importlib.metadata
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from inspect import signature
 from typing import Any
 
-import numpy as np
 import torch
 
 from noiseproof.audit.files import FORMAT
@@ -28,7 +27,7 @@ from noiseproof.judge.evidence.gather import AuditEvidence, Mode, StageClock, ch
 from noiseproof.judge.evidence.network import CORRECTED, METHOD
 from noiseproof.judge.evidence.questions import METHOD as METHOD_OF_SETS
 from noiseproof.judge.issues.base import chosen_types
-from noiseproof.judge.labelissues import LabelIssues, LabelSetIssues
+from noiseproof.judge.labelissues import LabelIssues
 from noiseproof.judge.labels import find_label_issues, judge_decided
 from noiseproof.judge.labelsets import find_label_set_issues, judge_decided_sets
 
@@ -109,7 +108,9 @@ def audit(
         )
         evidence = _with_unused(evidence, {"method": method, "epochs": epochs})
         with clock("judging labels"):
-            evidence, labels = _judge(evidence, goal, seed)
+            labels = _judge(evidence, goal, seed)
+        spelled = evidence.data.labels.with_words(labels.classes or ())  # also suggested sets
+        evidence = replace(evidence, data=replace(evidence.data, labels=spelled))
         with clock("other issues"):
             found = find_issues(evidence, labels, issues)
     data = evidence.data
@@ -158,41 +159,36 @@ def _check_options(reading: Mapping[str, Any]) -> None:
         raise TypeError(f"audit() has no option {unknown[0]!r}. {near_names(unknown[0], names)}")
 
 
-def _judge(evidence: AuditEvidence, goal: str, seed: int) -> tuple[AuditEvidence, LabelIssues]:
-    """The quality of each label, with the decisions on others, and the evidence with the classes
-    that are suggested.
-    """
+def _judge(evidence: AuditEvidence, goal: str, seed: int) -> LabelIssues:
+    """The quality of each label, with the decisions on others."""
     data = evidence.data
     trained = evidence.training
     undecided = evidence.undecided
+    votes = data.labels.votes
+    options: dict[str, Any] = {"trusted": data.trusted, "counted": data.row >= 0, "goal": goal}
+    given: Any = data.given
+    judge: Callable[..., LabelIssues] = find_label_issues
     if data.labels.are_sets:
-        return _judge_sets(evidence, goal, seed)
-    labels = find_label_issues(
-        data.given,
+        given = data.labels
+        judge = find_label_set_issues
+    labels = judge(
+        given,
         data.pred_probs,
         evidence=undecided or trained,
         features=data.x,
-        trusted=data.trusted,
-        annotators=data.labels.votes,
+        annotators=votes,
         groups=evidence.groups,
-        counted=data.row >= 0,
-        goal=goal,
         seed=seed,
+        **options,
     )
-    if trained is not None and undecided is not None:
-        assert data.decided is not None
-        labels = judge_decided(
-            labels,
-            data.given,
-            data.decided,
-            trained,
-            undecided,
-            trusted=data.trusted,
-            annotators=data.labels.votes,
-            counted=data.row >= 0,
-            goal=goal,
-        )
-    return evidence, labels
+    if trained is None or undecided is None:
+        return labels
+    assert data.decided is not None
+    if data.labels.are_sets:
+        return judge_decided_sets(given, data.decided, trained, undecided, **options)
+    return judge_decided(
+        labels, given, data.decided, trained, undecided, annotators=votes, **options
+    )
 
 
 def _with_unused(evidence: AuditEvidence, asked: Mapping[str, Any]) -> AuditEvidence:
@@ -229,50 +225,3 @@ def _versions() -> dict[str, str]:
         except importlib.metadata.PackageNotFoundError:  # run from a checkout
             versions[name] = "unknown"
     return versions
-
-
-def _judge_sets(
-    evidence: AuditEvidence, goal: str, seed: int
-) -> tuple[AuditEvidence, LabelSetIssues]:
-    """The judgement on the rows of an audit, and the evidence with the suggested sets among its
-    classes.
-    """
-    data = evidence.data
-    trained = evidence.training
-    labels = data.labels
-    if evidence.undecided is not None and trained is not None:
-        assert data.decided is not None
-        issues = judge_decided_sets(
-            labels.answers,
-            labels.changed(data.decided).answers,
-            data.decided >= 0,
-            trained,
-            evidence.undecided,
-            names=labels.names,
-            trusted=data.trusted,
-            counted=data.row >= 0,
-            goal=goal,
-        )
-    else:
-        issues = find_label_set_issues(
-            labels.answers,
-            data.pred_probs,
-            classes=labels.names,
-            evidence=trained,
-            features=data.x if trained is None else None,
-            trusted=data.trusted,
-            groups=evidence.groups,
-            counted=data.row >= 0,
-            goal=goal,
-            seed=seed,
-        )
-    suggested = [labels.spell(row, answers) for row, answers in enumerate(issues.suggested_answers)]
-    predicted = [labels.spell(row, probs > 0.5) for row, probs in enumerate(issues.label_probs)]
-    labels = labels.with_words((*suggested, *predicted))
-    number = {word: k for k, word in enumerate(labels.words)}
-    issues = replace(
-        issues,
-        suggested=np.array([number[word] for word in suggested], dtype=np.int64),
-        predicted=np.array([number[word] for word in predicted], dtype=np.int64),
-    )
-    return replace(evidence, data=replace(data, labels=labels)), issues

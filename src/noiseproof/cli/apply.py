@@ -117,12 +117,12 @@ def apply(
 ) -> None:
     """Write a corrected copy of the dataset, and show the gain in accuracy of a model."""
     from noiseproof.audit import read_audit
-    from noiseproof.audit.apply import is_voted, kept_out, plan_fixes
+    from noiseproof.audit.apply import kept_out, plan_fixes
     from noiseproof.audit.plan import plan_corrections, read_conflicts, read_reviewed
 
     audit = read_audit(folder)
     # a consensus of annotators is written without any decision
-    needs_none = accept_all or bool(fix) or is_voted(audit)
+    needs_none = accept_all or bool(fix) or audit.is_voted
     reviewed = read_reviewed(folder, decisions, accept_all=needs_none)
     disputed = read_conflicts(folder, decisions)
     decided = reviewed.decisions
@@ -234,12 +234,10 @@ def _fixed(fixes: Mapping[str, Fix]) -> dict[str, Any]:
 
 
 def _count(audit: Audit, reviewed: Standing, plan: Plan) -> dict[str, Any]:
-    from noiseproof.audit.apply import is_voted
-    from noiseproof.data.labelsets import labels_in
 
     issues = audit.issues.loc[audit.issues["is_label_issue"], "row"].tolist()
     decided = reviewed.decisions
-    changed = [labels_in(word, audit.config) for word in plan.changes.values()]
+    changed = [audit.words.split(word) for word in plan.changes.values()]
     return {
         "decisions": Counter(decision.decision for decision in decided.values()),
         "measured": plan.measured,
@@ -251,7 +249,7 @@ def _count(audit: Audit, reviewed: Standing, plan: Plan) -> dict[str, Any]:
         "excluded": len(plan.excluded),
         "unclear": len(plan.unclear),
         "merged": plan.becomes,
-        "voted": is_voted(audit),
+        "voted": audit.is_voted,
         "new_classes": {
             name: sum(name in labels for labels in changed) for name in plan.new_classes
         },

@@ -45,12 +45,29 @@ def join_set(labels: Iterable[str], separator: str) -> str:
     return separator.join(labels) or NONE
 
 
-def labels_in(word: str, config: Mapping[str, Any]) -> list[str]:
-    """The labels that a word of an audit with this config.json stands for: itself, or those that it
-    spells.
-    """
-    multi = config.get("multi_label")
-    return split_set(word, multi["separator"]) if multi else [word]
+@dataclass(frozen=True)
+class LabelWords:
+    """How the words of an audit spell the labels of a row: a word is one label, or a set."""
+
+    names: tuple[str, ...]  # of the labels
+    separator: str = ""  # between the labels of a set; empty where a word is one label
+    joiner: str = ""  # the same as cells have it
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> LabelWords:
+        """As config.json says."""
+        multi = config.get("multi_label")
+        if not multi:
+            return cls(tuple(config.get("classes", ())))
+        return cls(tuple(multi["labels"] or ()), multi["separator"], multi.get("joiner", ""))
+
+    def split(self, word: str) -> list[str]:
+        """The labels that a word stands for."""
+        return split_set(word, self.separator) if self.separator else [word]
+
+    def join(self, labels: Iterable[str]) -> str:
+        """The word of one label, or of a set."""
+        return join_set(labels, self.joiner)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -123,10 +140,16 @@ class Labels(Brief):
 
     @property
     def answers(self) -> Bools:
-        """Whether each row has each label, (N, K)."""
-        if self.members is None:
-            return np.asarray(self.codes[:, None] == np.arange(len(self.names)))
+        """Whether each row has each label of sets, (N, K)."""
+        assert self.members is not None
         return self.members[self.codes]
+
+    @property
+    def targets(self) -> Ints:
+        """What models learn: the class of each row, (N,), or 0 and 1 for each label of sets,
+        (N, K).
+        """
+        return self.codes if self.members is None else self.answers.astype(np.int64)
 
     @property
     def counts(self) -> Ints:
@@ -271,17 +294,14 @@ def sets_as_words(labels: Any, classes: Sequence[str] | None) -> tuple[Array, di
     return words, {"kind": kind, "separator": separator, "labels": names and list(names)}
 
 
-def as_indicators(labels: Any, names: Sequence[str] | None = None) -> tuple[Ints, tuple[str, ...]]:
-    """A matrix (N, K) of zeros and ones of a matrix or of lists, and the names of its columns."""
-    if not are_lists(labels):
-        return _array(labels).astype(np.int64), label_names(labels, names)  # type: ignore[return-value]
+def read_sets(labels: Any, names: Sequence[str] | None = None) -> Labels:
+    """The sets of a matrix, whose columns have ``names``, or of lists."""
     words, multi = sets_as_words(labels, names)
     if num_absent := words.tolist().count(None):
         raise ValueError(
             f"Expected labels of every row, got none in {num_absent}. Leave these rows out."
         )
-    sets = Labels.of_sets(words.tolist(), multi["separator"], multi["labels"])
-    return sets.answers.astype(np.int64), sets.names
+    return Labels.of_sets(words.tolist(), multi["separator"], multi["labels"])
 
 
 def separator_for(names: Collection[str]) -> str:

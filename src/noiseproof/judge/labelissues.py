@@ -60,7 +60,7 @@ class LabelIssues:
     is_predictable: bool = True  # whether labels are predictable from the features
     # share that confident neighbours contradict, where models count fewer errors
     contradicted: float | None = None
-    # (K,) of labels that are words; None where labels are class numbers
+    # (K,) of labels that are words, or (C,) the words of sets; None where labels are class numbers
     classes: tuple[Any, ...] | None = None
     judge: RowJudge | None = None  # that a row is judged by, given predictions for it
     voted: VotedRows | None = None  # the rows with the votes of annotators and all other evidence

@@ -13,7 +13,7 @@ import torch
 
 from noiseproof.core.arrays import Bools, Floats, Floats32, Ints
 from noiseproof.core.checks import check_count
-from noiseproof.data.labelsets import as_indicators
+from noiseproof.data.labelsets import Labels, read_sets
 from noiseproof.judge.answers import AnswerNoise, fit_answer_noise
 from noiseproof.judge.cut import parse_goal, worst_labels
 from noiseproof.judge.evidence.neighbours import VOTERS, nearest, neighbour_votes
@@ -56,13 +56,14 @@ def find_label_set_issues(
         raise ValueError(
             "Expected one label per row with `annotators`, got several. Leave one of them out."
         )
-    codes, names = as_indicators(labels, classes)
+    sets = labels if isinstance(labels, Labels) else read_sets(labels, classes)
+    codes = sets.targets
     probs = _checked(pred_probs if evidence is None else evidence.pred_probs, codes)
     agreement = None if evidence is None else evidence.neighbour_agreement
     if features is not None and evidence is None and len(probs) > 2:
         k = min(check_count("neighbours", neighbours, 1), len(probs) - 1)
         near = nearest(features, k, seed=seed)
-        votes = neighbour_votes(codes.astype(np.float32), near, len(names), apart=groups)[0]
+        votes = neighbour_votes(codes.astype(np.float32), near, codes.shape[1], apart=groups)[0]
         agreement = np.where(codes == 1, votes, 1 - votes).astype(np.float32)
         for yes, p, share in zip(codes.T, probs.T, votes.T, strict=True):
             pair = (torch.from_numpy(both(each)) for each in (p, share))
@@ -70,38 +71,37 @@ def find_label_set_issues(
     guess = None if evidence is None else evidence.guess
     if guess is None:
         guess = guessed(codes, probs)
-    answers = codes.astype(bool)
-    rows = CountedRows.of(trusted, counted, len(answers))
-    return SetJudge.fit(answers, probs, guess, rows).judge(answers, names, probs, agreement, goal)
+    rows = CountedRows.of(trusted, counted, len(sets))
+    return SetJudge.fit(sets.answers, probs, guess, rows).judge(sets, probs, agreement, goal)
 
 
 def judge_decided_sets(
-    answers: Bools,
-    decided: Bools,
-    is_decided: Bools,
+    labels: Labels,
+    decided: Ints,
     training: Evidence,
     undecided: Evidence,
     *,
-    names: tuple[str, ...],
     trusted: Any = None,
     counted: Any = None,
     goal: str = "f1",
 ) -> LabelSetIssues:
-    """Judge labels (N, K) by a ``training`` with decisions: noise and what may be called are
+    """Judge sets of labels by a ``training`` with decisions: noise and what may be called are
     without them.
 
     As with one label per row, the quality of a row does not depend on the decision on it, and rates
     count decided rows as decided.
 
     Args:
-        decided: (N, K) the decided labels, in the rows where ``is_decided`` (N,) is true.
+        decided: (N,) the numbers of the decided words, −1 for none.
     """
     assert undecided.guess is not None
-    rows = CountedRows.of(trusted, counted, len(answers))
+    answers = labels.answers
+    rows = CountedRows.of(trusted, counted, len(labels))
     judge = SetJudge.fit(answers, undecided.pred_probs, undecided.guess, rows)
-    issues = judge.judge(answers, names, training.pred_probs, training.neighbour_agreement, goal)
+    issues = judge.judge(labels, training.pred_probs, training.neighbour_agreement, goal)
     known = 1 - issues.label_quality.astype(np.float64)
-    known[is_decided] = decided[is_decided] != answers[is_decided]
+    is_decided = decided >= 0
+    known[is_decided] = (labels.changed(decided).answers != answers)[is_decided]
     rate = float(known[rows.counted.numpy()].mean())
     low, high = issues.noise_interval
     return replace(
@@ -166,14 +166,10 @@ class SetJudge:
         return float(wrong[self.rows.uncertain.numpy()].sum() / number)
 
     def judge(
-        self,
-        answers: Bools,
-        names: tuple[str, ...],
-        probs: Floats32,
-        agreement: Floats32 | None,
-        goal: str,
+        self, labels: Labels, probs: Floats32, agreement: Floats32 | None, goal: str
     ) -> LabelSetIssues:
         """The judgement on all labels; those that are not judged count as right."""
+        answers = labels.answers
         N, K = answers.shape
         each = np.arange(N)
         wrong = self.wrong(answers, probs)
@@ -197,12 +193,16 @@ class SetJudge:
         transition = np.tile(np.eye(2), (K, 1, 1))
         transition[self.is_judged] = self.noise.transition
         right = quality[uncertain].astype(np.float64)
+        suggested = [labels.spell(row, better) for row, better in enumerate(answers ^ flips)]
+        predicted = [labels.spell(row, likely) for row, likely in enumerate(probs > 0.5)]
+        words = labels.with_words((*suggested, *predicted)).words
+        number = {word: k for k, word in enumerate(words)}
         return LabelSetIssues(
             quality=quality[each, worst],
             is_issue=np.asarray(is_issue.any(1)),
-            suggested=np.zeros(N, dtype=np.int64),  # an audit fills in the numbers of words
+            suggested=np.array([number[word] for word in suggested], dtype=np.int64),
             suggestion_quality=np.where(flips, 1 - quality, 1.0).min(1).astype(np.float32),
-            predicted=np.zeros(N, dtype=np.int64),
+            predicted=np.array([number[word] for word in predicted], dtype=np.int64),
             noise_rate=noise_rate,
             noise_interval=(max(0.0, float(low) - error), min(1.0, float(high) + error)),
             class_rates=_class_rates(wrong, answers, self.rows),
@@ -216,7 +216,8 @@ class SetJudge:
             false_positive_rate=float(right[is_issue[uncertain]].sum() / max(right.sum(), 1e-12)),
             hit_rate=float(np.mean([one.hit_rate for one in self.predictability])),
             chance_rate=float(np.mean([one.chance_rate for one in self.predictability])),
-            names=names,
+            classes=words,
+            names=labels.names,
             answers=answers,
             label_quality=quality,
             label_is_issue=is_issue,

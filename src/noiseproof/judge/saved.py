@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, get_args
 
 from noiseproof.core.arrays import Ints
+from noiseproof.data.labelsets import LabelWords
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -59,6 +60,9 @@ class SavedAudit(Protocol):
 
     @property
     def classes(self) -> tuple[str, ...]: ...
+
+    @property
+    def words(self) -> LabelWords: ...
 
     @property
     def decided(self) -> Mapping[int, Decision]: ...

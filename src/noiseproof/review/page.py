@@ -15,7 +15,7 @@ from noiseproof.audit.files import NUMBERS, Audit
 from noiseproof.audit.sources import Source, open_rows
 from noiseproof.audit.sources.base import NoRows
 from noiseproof.judge.issues.base import issue_types, list_findings
-from noiseproof.judge.issues.spelling import spellings_of
+from noiseproof.judge.issues.spelling import class_spellings
 from noiseproof.review.context import (
     AnnotatorFiles,
     Context,
@@ -59,7 +59,7 @@ def describe(audit: Audit, issues: Issues, rows: Source | NoRows) -> dict[str, A
         "rows": audit.summary["rows"],
         "verdict": audit.summary["verdict"],
         "has_pictures": rows.has_pictures,
-        "spellings": [pair._asdict() for pair in spellings_of(audit)],
+        "spellings": [pair._asdict() for pair in class_spellings(audit)],
         "searches_cells": rows.has_cells,
         "multi_label": audit.config.get("multi_label"),
     }

@@ -27,7 +27,7 @@ from noiseproof.audit.decisions import (
 from noiseproof.audit.files import Audit, check_decisions
 from noiseproof.audit.sources import Source
 from noiseproof.audit.sources.base import NoRows
-from noiseproof.judge.issues.spelling import spellings_of
+from noiseproof.judge.issues.spelling import class_spellings
 from noiseproof.judge.saved import ROW_CHOICES, RowChoice
 from noiseproof.review.issues import Issues, Sort
 from noiseproof.review.people import People
@@ -109,7 +109,7 @@ class Queue:
         self._selections: dict[str, NDArray[np.int64]] = {}
         self._lock = threading.Lock()
         self._classes = frozenset(audit.classes)
-        self._spellings = spellings_of(audit)
+        self._spellings = class_spellings(audit)
         try:
             merges = self.log.standing.merges.values()
             check_decisions(chain(self.log.decisions.values(), merges), audit)

@@ -24,7 +24,7 @@ from noiseproof.audit.decisions import (
 )
 from noiseproof.audit.files import Audit, read_audit
 from noiseproof.core.registry import Registry
-from noiseproof.data.labelsets import join_set, split_set
+from noiseproof.data.labelsets import LabelWords
 from noiseproof.judge.labelissues import LabelSetIssues
 
 if TYPE_CHECKING:
@@ -299,7 +299,7 @@ def read_decided_in(folder: str | Path, decisions: str | Path | None) -> Standin
     tool, content = found
     audit = read_audit(folder)
     items = list(tool.items(content, path))
-    if not audit.multi_label:
+    if not audit.words.separator:
         items = [item.alone() for item in items]
     if problem := next((item.problem for item in items if item.problem), ""):
         raise BadDecisions(
@@ -335,7 +335,7 @@ def _decisions(
             if item.reviewer and item.at not in answered:
                 yield Decision(row, id, given, "skip", "", item.reviewer)
             continue
-        label = _spelled(item.labels, given, suggested, audit.multi_label)
+        label = _spelled(item.labels, given, suggested, audit.words)
         if label != given or is_explicit:
             # if both are the same, it was kept
             choices: dict[str, Choice] = {suggested: "accept", given: "keep"}
@@ -343,26 +343,22 @@ def _decisions(
             yield Decision(row, id, given, choice, label, item.reviewer)
 
 
-def _spelled(labels: Labels, given: str, suggested: str, multi: Mapping[str, Any]) -> str:
-    """Return one label, or the word of several: the given or the suggested one where it means the
-    same.
-    """
-    if not multi:
-        return labels[0]
-    separator = multi["separator"]
-    parts = split_set(labels[0], separator) if len(labels) == 1 else []
-    if {*parts} <= {*multi["labels"]}:
+def _spelled(labels: Labels, given: str, suggested: str, words: LabelWords) -> str:
+    """Return the word of labels: the given or the suggested one where it means the same."""
+    separator = words.separator
+    parts = words.split(labels[0]) if len(labels) == 1 else []
+    if {*parts} <= {*words.names}:
         labels = parts or labels  # of a file that spells sets as words
     for word in (given, suggested):
-        if {*split_set(word, separator)} == {*labels}:
+        if {*words.split(word)} == {*labels}:
             return word
-    if odd := [label for label in labels if separator in label]:
+    if odd := [label for label in labels if separator and separator in label]:
         raise BadDecisions(
             f"Expected labels without {separator!r}, which separates the labels of a row in this"
             f" audit, got {odd[0]!r}. Rename it."
         )
-    ordered = dict.fromkeys([*split_set(given, separator), *multi["labels"], *labels])
-    return join_set([label for label in ordered if label in labels], multi["joiner"])
+    ordered = dict.fromkeys([*words.split(given), *words.names, *labels])
+    return words.join(label for label in ordered if label in labels)
 
 
 def _names(ids: Mapping[int, str]) -> dict[str, int | None]:

@@ -78,10 +78,6 @@ class TableSource(TableReader):
     def row_digests(self) -> Digests:
         return self.records.digests()
 
-    @property
-    def is_voted(self) -> bool:
-        return self.config["label"] is None
-
     def find_rows(self, audit: Audit, outcomes: Mapping[int, object]) -> Ints:
         self.locate(audit.folder)
         check_columns(self.config, self.records.header)

@@ -22,9 +22,9 @@ from noiseproof.data.given import encode_given, is_missing
 from noiseproof.data.labelsets import NONE as NO_LABEL
 from noiseproof.data.labelsets import (
     Labels,
+    LabelWords,
     empty_cells,
     has_lists,
-    labels_in,
     lists_as_sets,
     spelled_lists,
     yes_no,
@@ -81,6 +81,7 @@ class TableReader(Source):
             given, classes = encode_given(column, request.classes, label, known=classes)
         else:
             assert votes is not None and classes is not None
+            config["voted"] = True
             given = first_labels(votes, len(classes), config["consensus"], request.seed)
         unusable = [("no label", given < 0), *self._missing(table)]
         columns: dict[str, Any] = {}
@@ -322,7 +323,8 @@ class TableReader(Source):
 
     def _labels_in(self, frame: pd.DataFrame) -> set[str]:
         words = {*as_words(frame[self.config["label"] or self._label_column])}
-        return {name for word in words for name in labels_in(word, self.config)}
+        split = LabelWords.of(self.config).split
+        return {name for word in words for name in split(word)}
 
     def _read_other(self, table: Any) -> pd.DataFrame:
         """Return another table with the same columns: words here are words there, even if they are

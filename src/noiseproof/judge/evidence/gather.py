@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -293,8 +293,13 @@ def gather(
     is_fast = mode == "fast"
     if is_fast:
         folds = FAST_FOLDS
+    can_spare_network = model == "auto" and len(data) > MANY_ROWS
+    fitter_type = ModelFitter
+    watches = is_fast and data.decided is None
     fold = None
     if data.labels.are_sets:
+        fitter_type = QuestionFitter
+        watches = can_spare_network = False
         fold = question_folds(
             data.labels.answers,
             folds=folds,
@@ -303,7 +308,7 @@ def gather(
             seed=seed,
         )
     else:
-        is_fast = is_fast and data.decided is None
+        is_fast = watches
         if is_fast and len(data) < FEW and choice.network is not None:
             evidence = evidence.with_note(
                 f"With {len(data)} rows, one training shows little: a thorough audit finds more, in"
@@ -311,33 +316,14 @@ def gather(
             )
         if not is_fast or choice.trees or choice.estimator is not None:
             evidence, fold = _split(evidence, folds, seed)
-    can_spare_network = model == "auto" and len(data) > MANY_ROWS
-    fitter = ModelFitter(evidence, choice, is_fast, can_spare_network, fold, seed, clock, training)
+    fitter = fitter_type(
+        evidence, choice, is_fast, watches, can_spare_network, fold, seed, clock, training
+    )
     first = fitter.fit()
     if first.training is None or first.data.decided is None:
         return first
-    taught = _teach(first.data, first.training)
+    taught = fitter.teach(first.training)
     return replace(first, training=fitter.fit(taught).training, undecided=first.training)
-
-
-def _teach(data: Rows, undecided: Evidence) -> Taught:
-    """Return the labels of ``data`` with the decisions, for models to learn, and soft labels.
-
-    ``undecided`` is the evidence of models that saw no decision. Soft labels come from it, but for
-    decided rows: these have probability 1 for the decided label.
-    """
-    assert data.decided is not None
-    changed = data.labels.changed(data.decided)
-    if changed.are_sets:
-        return Taught(changed.answers.astype(np.int64), undecided)
-    labels = changed.codes
-    if undecided.pred_probs.size > LARGE:
-        return Taught(labels, undecided)
-    truth = soft_labels(torch.from_numpy(data.given), torch.from_numpy(undecided.pred_probs))
-    decided_rows = torch.from_numpy(np.flatnonzero(data.decided >= 0))
-    one_hot = torch.eye(truth.shape[1])
-    truth[decided_rows] = one_hot[torch.from_numpy(labels)[decided_rows]]
-    return Taught(labels, undecided, truth)
 
 
 @dataclass(frozen=True, eq=False)
@@ -347,11 +333,16 @@ class ModelFitter:
     evidence: AuditEvidence
     choice: ModelChoice
     is_fast: bool
+    watches: bool  # one training on all rows, in place of networks of folds
     can_spare_network: bool  # where trees predict the labels well
     fold: Ints | None  # (N,); None where one network is trained on all rows
     seed: int
     clock: StageClock
     training: Mapping[str, Any]  # further options of the network
+
+    fit_trees: ClassVar[Callable[..., dict[str, Floats32]]] = staticmethod(fit_trees)
+    fit_estimator: ClassVar[Callable[..., Floats32]] = staticmethod(cross_fit)
+    cross_validate: ClassVar[Callable[..., Evidence]] = staticmethod(cross_validate)
 
     def fit(self, taught: Taught | None = None) -> AuditEvidence:
         """The evidence with predictions by models that learned the given labels, or the ``taught``
@@ -363,8 +354,7 @@ class ModelFitter:
         if self.fold is not None:
             others = self._fit_others(self.fold, taught)
         training = None
-        is_joined = bool(others) and not evidence.data.labels.are_sets
-        if is_joined and (network is None or self.can_spare_network):
+        if others and (network is None or self.can_spare_network):
             with self.clock("joining predictions"):
                 training = self._train(None, others, taught)
             share = sum(training.weights[name] for name in others)
@@ -388,32 +378,34 @@ class ModelFitter:
     def _fit_others(self, fold: Ints, taught: Taught | None) -> dict[str, Floats32]:
         """Out-of-fold predictions (N, K) of trees and of the user's estimator, by name."""
         data = self.evidence.data
-        num_classes = len(data.classes)
         estimator = self.choice.estimator
-        kinds = self.choice.trees
-        progress = self.clock.progress
-        learned = _plain_labels(data) if taught is None else taught.labels
+        learned = data.labels.targets if taught is None else taught.labels
         others: dict[str, Floats32] = {}
-        if kinds:
+        if self.choice.trees:
             assert data.x is not None
             table = FeatureTable.of_numbers(data.x) if data.table is None else data.table
-            options: Any = {"seed": self.seed, "fast": self.is_fast, "progress": progress}
             with self.clock("trees", is_single_step=False):
-                if data.labels.are_sets:
-                    others |= fit_question_trees(table, learned, fold, kinds, **options)
-                else:
-                    tree_fold = self._fold_of_trees(fold)
-                    others |= fit_trees(table, learned, num_classes, tree_fold, kinds, **options)
+                others |= self.fit_trees(
+                    table,
+                    learned,
+                    len(data.labels.names),
+                    self._fold_of_trees(fold),
+                    self.choice.trees,
+                    seed=self.seed,
+                    fast=self.is_fast,
+                    progress=self.clock.progress,
+                )
         if estimator is not None:
             inputs = estimator_inputs(estimator, data)
             with self.clock("estimator", is_single_step=False):
-                if data.labels.are_sets:
-                    probs = fit_question_estimator(estimator, inputs, learned, fold, progress)
-                else:
-                    probs = cross_fit(
-                        estimator, inputs, learned, num_classes, fold, progress=progress
-                    )
-            others["estimator"] = probs
+                others["estimator"] = self.fit_estimator(
+                    estimator,
+                    inputs,
+                    learned,
+                    len(data.labels.names),
+                    fold,
+                    progress=self.clock.progress,
+                )
         return others
 
     def _fold_of_trees(self, fold: Ints) -> Ints:
@@ -433,8 +425,7 @@ class ModelFitter:
     ) -> Evidence:
         """Predictions of the ``network``, if any, joined with neighbours and ``others``."""
         data = self.evidence.data
-        num_classes = len(data.classes)
-        labels = _plain_labels(data)
+        num_classes = len(data.labels.names)
         options: dict[str, Any] = {
             **self.training,
             "model": network,
@@ -443,19 +434,49 @@ class ModelFitter:
             "seed": self.seed,
             "progress": self.clock.progress,
         }
-        if data.labels.are_sets:
-            return question_evidence(data.x, labels, self.fold, taught=taught, **options)
-        if not self.is_fast or network is None:
-            return cross_validate(data.x, labels, num_classes, self.fold, taught=taught, **options)
+        if not self.watches or network is None:
+            return self.cross_validate(
+                data.x, data.labels.targets, num_classes, self.fold, taught=taught, **options
+            )
         if data.groups is not None:
             # found in other groups: neighbours of its own do not vote on a row
             options["neighbours"] = None
-        return watch_training(data.x, labels, num_classes, groups=self.evidence.groups, **options)
+        return watch_training(
+            data.x, data.given, num_classes, groups=self.evidence.groups, **options
+        )
+
+    def teach(self, undecided: Evidence) -> Taught:
+        """Return the labels with the decisions, for models to learn, and soft labels.
+
+        ``undecided`` is the evidence of models that saw no decision. Soft labels come from it, but
+        for decided rows: these have probability 1 for the decided label.
+        """
+        data = self.evidence.data
+        assert data.decided is not None
+        labels = data.labels.changed(data.decided).codes
+        if undecided.pred_probs.size > LARGE:
+            return Taught(labels, undecided)
+        truth = soft_labels(torch.from_numpy(data.given), torch.from_numpy(undecided.pred_probs))
+        decided_rows = torch.from_numpy(np.flatnonzero(data.decided >= 0))
+        one_hot = torch.eye(truth.shape[1])
+        truth[decided_rows] = one_hot[torch.from_numpy(labels)[decided_rows]]
+        return Taught(labels, undecided, truth)
 
 
-def _plain_labels(data: Rows) -> Ints:
-    """Class numbers (N,), or answers (N, K) of several labels a row."""
-    return data.labels.answers.astype(np.int64) if data.labels.are_sets else data.given
+class QuestionFitter(ModelFitter):
+    """Fits them to rows with several labels, each of which is a question."""
+
+    fit_trees = staticmethod(fit_question_trees)
+    fit_estimator = staticmethod(fit_question_estimator)
+    cross_validate = staticmethod(question_evidence)
+
+    def _fold_of_trees(self, fold: Ints) -> Ints:
+        return fold
+
+    def teach(self, undecided: Evidence) -> Taught:
+        data = self.evidence.data
+        assert data.decided is not None
+        return Taught(data.labels.changed(data.decided).targets, undecided)
 
 
 def estimator_inputs(estimator: Any, data: Rows) -> Any:

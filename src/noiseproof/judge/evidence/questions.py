@@ -43,6 +43,7 @@ def question_folds(answers: Bools, **options: Any) -> Ints:
 def fit_question_trees(
     table: FeatureTable,
     answers: Ints,
+    num_labels: int,
     fold: Ints,
     kinds: Sequence[str],
     *,
@@ -70,10 +71,10 @@ def fit_question_trees(
         return forests
     kinds = [kind for kind in kinds if kind not in FORESTS]
     columns = []
-    for k in range(answers.shape[1]):
+    for k in range(num_labels):
         columns.append(fit_trees(table, answers[:, k], 2, fold, kinds, seed=seed, fast=fast))
         if progress is not None:
-            progress("trees", k + 1, answers.shape[1])
+            progress("trees", k + 1, num_labels)
     return {name: np.stack([each[name][:, 1] for each in columns], 1) for name in columns[0]}
 
 
@@ -92,22 +93,23 @@ def _predict_fold(i: Any, kind: str, x: Any, answers: Ints, fold: Ints, seed: in
 
 
 def fit_question_estimator(
-    estimator: Any, x: Any, answers: Ints, fold: Ints, progress: Progress | None
+    estimator: Any, x: Any, answers: Ints, num_labels: int, fold: Ints, progress: Progress | None
 ) -> Probs:
     """Probabilities of yes (N, K) of a user's classifier, which is fitted to one question after the
     other.
     """
     columns = []
-    for k in range(answers.shape[1]):
+    for k in range(num_labels):
         columns.append(cross_fit(estimator, x, answers[:, k], 2, fold)[:, 1])
         if progress is not None:
-            progress("estimator", k + 1, answers.shape[1])
+            progress("estimator", k + 1, num_labels)
     return np.stack(columns, 1)
 
 
 def question_evidence(
     x: Any,
     answers: Ints,
+    num_labels: int,
     fold: Any,
     *,
     method: str = METHOD,
@@ -129,16 +131,23 @@ def question_evidence(
     ``answers``, and the weights of the join.
     """
     inputs, given = prepare_inputs(x, answers, 2)
-    K = answers.shape[1]
     learned = given if taught is None else torch.from_numpy(taught.labels)
     own = None if taught is None else given.float()
     near = neighbours or find_neighbours(inputs, seed)
-    votes = neighbour_votes(learned.float(), near, K, apart=fold, given=own)[0]
+    votes = neighbour_votes(learned.float(), near, num_labels, apart=fold, given=own)[0]
     predictions: dict[str, Probs] = {**(others or {}), "neighbours": votes}
     if model is not None:
         number = torch.from_numpy(np.unique(fold, return_inverse=True)[1])
         trainer = Trainer(
-            inputs, given, K, epochs, seed, device, progress, 2 * (int(number.max()) + 1), learned
+            inputs,
+            given,
+            num_labels,
+            epochs,
+            seed,
+            device,
+            progress,
+            2 * (int(number.max()) + 1),
+            learned,
         )
         model = MODEL if model == "auto" else model
         robust, linear = trainer.train([(method, model, number), ("ce", LINEAR, number)])

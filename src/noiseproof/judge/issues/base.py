@@ -80,7 +80,7 @@ class Fix:
     becomes: Mapping[str, str] = field(default_factory=dict)  # classes that are merged into others
     # new cells of a column, from the old ones
     cells: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)
-    # of sets that ``becomes`` merges: those that they have
+    # of words that ``becomes`` merges: the labels that they have
     labels: Mapping[str, str] = field(default_factory=dict)
 
     def __bool__(self) -> bool:

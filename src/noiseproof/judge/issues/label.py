@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,7 +55,6 @@ NUMBERS = (
     "doubt",
 )
 MAX_NAMED = 5  # labels of a row in a sentence
-ASSUMPTION = "The share of wrong labels is estimated as in other data with real mistakes"
 
 
 def general_sentences(
@@ -233,6 +232,9 @@ class WrongLabels(Issue):
 
     labels: LabelIssues
 
+    assumption: ClassVar[str | None] = (
+        "The share of wrong labels is estimated as in other data with real mistakes"
+    )
     multilabel = True
     flag = "is_label_issue"
     remedy = (
@@ -311,11 +313,10 @@ class WrongLabels(Issue):
         labels = self.labels
         low, high = labels.noise_interval
         verdicts = (self.verdict(issues, asked), self.class_verdict(data))
-        has_assumption = labels.is_predictable and not data.labels.are_sets
         return {
             "labels_look_fine": labels.looks_fine,
             "verdict": " ".join(filter(None, verdicts)),
-            "assumption": ASSUMPTION if has_assumption else None,
+            "assumption": self.assumption if labels.is_predictable else None,
             "noise_rate": {"estimate": labels.noise_rate, "low": low, "high": high},
             "false_positive_rate": labels.false_positive_rate,
         }
@@ -424,6 +425,8 @@ class WrongLabelSets(WrongLabels):
     """Rows with a label too many or one too few."""
 
     labels: LabelSetIssues
+
+    assumption = None
 
     def columns(self, data: Rows, rows: Ints) -> dict[str, Any]:
         joiner = data.labels.joiner

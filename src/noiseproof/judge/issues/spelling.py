@@ -6,12 +6,11 @@ from __future__ import annotations
 
 import unicodedata
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import combinations
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from noiseproof.core.messages import counted
-from noiseproof.data.labelsets import split_set
 from noiseproof.judge.issues.base import (
     NEEDS_ACTION,
     AuditEvidence,
@@ -60,22 +59,17 @@ Spelling(spelling='Gentooo', label='Gentoo', rows=1, label_rows=119)]
     return sorted(found, key=lambda pair: (-pair.label_rows, pair.label, -pair.rows, pair.spelling))
 
 
-def set_spellings_of(audit: SavedAudit) -> list[Spelling]:
-    """Pairs of labels of an audit of several labels per row that are probably one."""
-    multi = audit.config["multi_label"]
-    words = audit.issues["given_label"].tolist()
-    rows = Counter(label for word in words for label in split_set(word, multi["separator"]))
-    return find_spellings({name: rows[name] for name in multi["labels"]})
-
-
 def spellings_of(audit: SavedAudit) -> list[Spelling]:
-    """Pairs of classes of an audit that are probably one, by its audited rows; sets of labels are
-    none.
-    """
-    if audit.config.get("multi_label"):
-        return []
-    rows = Counter(audit.issues["given_label"].tolist())
-    return find_spellings({name: rows[name] for name in audit.classes})
+    """Pairs of labels of an audit that are probably one, by its audited rows."""
+    words = audit.words
+    given = audit.issues["given_label"].tolist()
+    rows = Counter(label for word in given for label in words.split(word))
+    return find_spellings({name: rows[name] for name in words.names})
+
+
+def class_spellings(audit: SavedAudit) -> list[Spelling]:
+    """Pairs of words of an audit that are probably one class; sets of labels are none."""
+    return [] if audit.words.separator else spellings_of(audit)
 
 
 def _form(name: str) -> str:
@@ -153,30 +147,19 @@ class SpellingVariants(FoundIssue):
 
     @classmethod
     def fix(cls, audit: SavedAudit) -> Fix:
-        multi = audit.config.get("multi_label")
-        pairs = set_spellings_of(audit) if multi else spellings_of(audit)
-        becomes = {pair.spelling: pair.label for pair in pairs}
+        becomes = {pair.spelling: pair.label for pair in spellings_of(audit)}
         for spelling, label in becomes.items():  # a typo of a spelling becomes what that becomes
             while label in becomes:
                 label = becomes[label]
             becomes[spelling] = label
-        labels = becomes if multi else {}
-        if multi:
-            # sets that no row may have yet
-            chosen = (one.label for one in audit.decided.values() if one.names_label)
-            becomes = _merged_sets([*audit.classes, *chosen], multi, becomes)
-        return Fix(becomes=becomes, labels=labels)
-
-
-def _merged_sets(
-    words: Sequence[str], multi: Mapping[str, Any], becomes: Mapping[str, str]
-) -> dict[str, str]:
-    """Return the words of sets that have a label spelled differently, and what they become."""
-    merged = {}
-    for word in words:
-        labels = split_set(word, multi["separator"])
-        if not becomes.keys().isdisjoint(labels):
-            merged[word] = multi["joiner"].join(
-                dict.fromkeys(becomes.get(label, label) for label in labels)
-            )
-    return merged
+        words = audit.words
+        # sets that no row may have yet
+        chosen = (one.label for one in audit.decided.values() if one.names_label)
+        merged = {}
+        for word in (*audit.classes, *chosen):
+            labels = words.split(word)
+            if not becomes.keys().isdisjoint(labels):
+                merged[word] = words.join(
+                    dict.fromkeys(becomes.get(label, label) for label in labels)
+                )
+        return Fix(becomes=merged, labels=becomes)
