@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -44,7 +45,7 @@ class BadPictures(FoundIssue):
         return isinstance(data, AuditData) and data.source.is_pictures
 
     @classmethod
-    def find(cls, evidence: AuditEvidence, labels: LabelIssues) -> BadPictures:
+    def search(cls, evidence: AuditEvidence, labels: LabelIssues) -> Iterator[Finding]:
         data = evidence.data
         assert isinstance(data, AuditData)
         rows = np.flatnonzero(data.row >= 0)
@@ -64,14 +65,11 @@ class BadPictures(FoundIssue):
             | (np.abs(ratio - np.median(ratio)) > np.log(SHAPE)),
         ]
         masks = [mask if mask.mean() <= 0.2 else np.zeros_like(mask) for mask in masks]
-        marked = np.zeros(len(data), dtype=bool)
-        marked[rows[np.logical_or.reduce(masks)]] = True
         counts = [(kind, int(mask.sum())) for kind, mask in zip(KINDS, masks, strict=True)]
         bars = [("all pictures", len(rows)), *counts]
-        return cls.of(
-            data,
-            [
-                Finding(
+        for k, (kind, mask) in enumerate(zip(KINDS, masks, strict=True)):
+            if mask.any():
+                yield Finding(
                     f"{kind} pictures",
                     min(1.0, NEEDS_ACTION + mask.mean()),
                     f"{mask.sum()} of {len(rows)} pictures {'is' if mask.sum() == 1 else 'are'}"
@@ -79,11 +77,6 @@ class BadPictures(FoundIssue):
                     Bars("pictures", bars, "pictures", (k + 1,)),
                     rows=tuple(data.row[rows[mask]].tolist()),
                 )
-                for k, (kind, mask) in enumerate(zip(KINDS, masks, strict=True))
-                if mask.any()
-            ],
-            marked,
-        )
 
     def explain(self, data: Rows, rows: Ints) -> list[str]:
         return ["the picture shows little" if odd else "" for odd in self.mask[rows]]

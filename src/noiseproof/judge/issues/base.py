@@ -200,10 +200,16 @@ class FoundIssue(Issue):
     is_found: Bools  # (N,)
 
     @classmethod
-    def of(cls, data: Rows, findings: Iterable[Finding], is_found: Bools | None = None) -> Self:
-        """The findings from the worst, and rows that have the issue, (N,), by default none."""
-        ordered = tuple(sorted(findings, key=lambda one: -one.score))
-        return cls(ordered, np.zeros(len(data), dtype=bool) if is_found is None else is_found)
+    def find(cls, evidence: AuditEvidence, labels: LabelIssues) -> Self:
+        """Collect the findings from the worst; with a ``flag``, their rows have the issue."""
+        found = sorted(cls.search(evidence, labels), key=lambda one: -one.score)
+        marked = [row for one in found if cls.flag for row in one.rows]
+        return cls(tuple(found), np.isin(evidence.data.row, marked))
+
+    @classmethod
+    @abstractmethod
+    def search(cls, evidence: AuditEvidence, labels: LabelIssues) -> Iterable[Finding]:
+        """Return, or yield, what there is to find."""
 
     @property
     def mask(self) -> Bools:

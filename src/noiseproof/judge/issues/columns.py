@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -38,28 +38,26 @@ class EmptyColumns(FoundIssue):
     fixes = "Leaves out columns that are constant or without any value."
 
     @classmethod
-    def find(cls, evidence: AuditEvidence, labels: LabelIssues) -> EmptyColumns:
+    def search(cls, evidence: AuditEvidence, labels: LabelIssues) -> Iterator[Finding]:
         from noiseproof.data.given import is_missing
 
         cells = evidence.cells
         shares = {str(name): float(is_missing(cells[name]).mean()) for name in cells.columns}
-        findings = []
         for at, (name, missing) in enumerate(shares.items()):
             counted = f"of {len(cells)} rows"
             column = cells.iloc[:, at]
             value, share = _most_frequent(column[~is_missing(column)])
             if missing == 1:
                 sentence = f"Column {name!r} has no value in any {counted}."
-                findings.append(of_column(name, 1.0, sentence))
+                yield of_column(name, 1.0, sentence)
             elif missing < 1 - CONSTANT and share >= CONSTANT:
                 percent = f"{share:.2%}".replace("100.00%", "all")
                 sentence = f"Column {name!r} is {value} in {percent} {counted}."
-                findings.append(of_column(name, share, sentence))
+                yield of_column(name, share, sentence)
             elif missing >= SOME_MISSING:
                 sentence = f"{missing:.1%} of the cells of column {name!r} are missing ({counted})."
                 score = graded(missing, MOST_MISSING)
-                findings.append(Finding(f"column {name!r}", score, sentence, _bars(shares, name)))
-        return cls.of(evidence.data, findings)
+                yield Finding(f"column {name!r}", score, sentence, _bars(shares, name))
 
 
 def _bars(shares: Mapping[str, float], name: str) -> Bars:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -58,17 +58,16 @@ class Drift(FoundIssue):
     )
 
     @classmethod
-    def find(cls, evidence: AuditEvidence, labels: LabelIssues) -> Drift:
+    def search(cls, evidence: AuditEvidence, labels: LabelIssues) -> Iterator[Finding]:
         data = evidence.data
         test = data.test
         assert test is not None
         rows = np.asarray(evidence.cells.index)
         if min(len(rows), len(test.labels)) < FEW:
-            return cls.of(data, [])
+            return
         by_label = _of_labels(data, rows)
         by_column = _of_columns(evidence, rows)
         limit = ALARM / (len(by_label) + len(by_column))
-        findings = []
         for tests in (by_label, by_column):
             found = [one for one in tests if one.p_value < limit and one.size >= SMALL]
             if not found:
@@ -82,8 +81,7 @@ class Drift(FoundIssue):
                         f"{len(found)} of {len(by_column)} columns differ, most of all column"
                         f" {worst.name!r}"
                     )
-            findings.append(_finding(said, worst, len(rows), len(test.labels)))
-        return cls.of(data, findings)
+            yield _finding(said, worst, len(rows), len(test.labels))
 
 
 def _of_labels(data: Rows, rows: Ints) -> list[Difference]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from noiseproof.judge.issues.base import (
@@ -31,7 +33,7 @@ class RareClasses(FoundIssue):
     remedy = "Collect more rows of these classes, merge them with others, or judge models by class."
 
     @classmethod
-    def find(cls, evidence: AuditEvidence, labels: LabelIssues) -> RareClasses:
+    def search(cls, evidence: AuditEvidence, labels: LabelIssues) -> Iterator[Finding]:
         data = evidence.data
         is_audited = data.row >= 0
         K = len(data.classes)
@@ -51,16 +53,12 @@ class RareClasses(FoundIssue):
             "rows",
             range(num_rare),
         )
-        findings = []
         for k in present[counts[present] < limit].tolist():
             is_learned = 2 * found[k] >= counts[k]
-            findings.append(
-                Finding(
-                    f"class {data.classes[k]!r}",
-                    0.8 * NEEDS_ACTION if is_learned else 1 - 0.5 * counts[k] / limit,
-                    f"Class {data.classes[k]!r} has {counts[k]} of {len(given)} rows, where an even"
-                    f" share is {even:.0f}; predictions find {found[k]} of them.",
-                    bars,
-                )
+            yield Finding(
+                f"class {data.classes[k]!r}",
+                0.8 * NEEDS_ACTION if is_learned else 1 - 0.5 * counts[k] / limit,
+                f"Class {data.classes[k]!r} has {counts[k]} of {len(given)} rows, where an even"
+                f" share is {even:.0f}; predictions find {found[k]} of them.",
+                bars,
             )
-        return cls.of(data, findings)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from noiseproof.core.arrays import Ints
 from noiseproof.judge.issues.base import (
     AuditEvidence,
     Bars,
+    Finding,
     FoundIssue,
     LabelIssues,
     Rows,
@@ -50,18 +51,17 @@ class Leakage(FoundIssue):
     )
 
     @classmethod
-    def find(cls, evidence: AuditEvidence, labels: LabelIssues) -> Leakage:
+    def search(cls, evidence: AuditEvidence, labels: LabelIssues) -> Iterator[Finding]:
         cells = evidence.cells
         data = evidence.data
         if len(cells) < FEW:
-            return cls.of(data, [])
+            return
         given = data.given[cells.index]
         used = used_columns(data)
         frequent = np.bincount(given).max() / len(given)
         shares = {str(name): share_predicted(encode(cells[name]), given) for name in cells.columns}
         ordered = sorted(shares, key=lambda name: -shares[name])[:10]
         bars = [(name, round(100 * max(shares[name], 0), 1)) for name in ordered]
-        findings = []
         for position, (name, share) in enumerate(shares.items()):
             what_it_does = identify(name, cells.iloc[:, position], data.row[cells.index])
             if share >= LEAKING:
@@ -73,12 +73,15 @@ class Leakage(FoundIssue):
                     f"Column {name!r} alone predicts {hits:.1%} of the labels of other rows right,"
                     f" the most frequent class {frequent:.1%} ({len(cells)} rows)."
                 )
-                findings.append(of_column(name, share, sentence, picture, is_used=name in used))
+                yield of_column(name, share, sentence, picture, is_used=name in used)
             elif what_it_does:
                 sentence = f"Column {name!r} {what_it_does}: a model can only memorise it."
-                findings.append(of_column(name, 0.6, sentence))
-        findings.sort(key=lambda one: (not one.details.get("is_used"), -one.score))
-        return cls(tuple(findings), np.zeros(len(data), dtype=bool))
+                yield of_column(name, 0.6, sentence)
+
+    @property
+    def findings(self) -> Sequence[Finding]:
+        """What was found, columns that models see first."""
+        return sorted(self.found, key=lambda one: not one.details.get("is_used"))
 
     def headline(self, summary: Mapping[str, Any]) -> str:
         found = summary.get(self.name, {}).get("findings", [])

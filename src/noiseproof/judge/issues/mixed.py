@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -74,8 +74,7 @@ class MixedCells(FoundIssue):
     )
 
     @classmethod
-    def find(cls, evidence: AuditEvidence, labels: LabelIssues) -> MixedCells:
-        findings = []
+    def search(cls, evidence: AuditEvidence, labels: LabelIssues) -> Iterator[Finding]:
         for name in evidence.cells.columns:
             column = evidence.cells[name].dropna()
             if column.dtype.kind in "iuf":
@@ -85,12 +84,10 @@ class MixedCells(FoundIssue):
                 if units is not None:  # a code is looked for among numbers in one unit
                     factor = np.where(values > units.details["above"], units.details["factor"], 1)
                     values = np.where(may_be_code, values, values / factor)
-                findings += [units, _code(str(name), values)]
+                yield from filter(None, (units, _code(str(name), values)))
             elif column.dtype.kind in "OT" or str(column.dtype) in ("str", "string"):
-                findings += _notations(
-                    str(name), [word for word in column if isinstance(word, str)]
-                )
-        return cls.of(evidence.data, filter(None, findings))
+                words = [word for word in column if isinstance(word, str)]
+                yield from _notations(str(name), words)
 
     @classmethod
     def fix(cls, audit: SavedAudit) -> Fix:
@@ -106,7 +103,7 @@ class MixedCells(FoundIssue):
         )
 
 
-def _notations(name: str, words: list[str]) -> list[Finding]:
+def _notations(name: str, words: list[str]) -> Iterator[Finding]:
     """Find numbers with decimal commas next to points, with several units, or with other words
     among them.
     """
@@ -118,62 +115,55 @@ def _notations(name: str, words: list[str]) -> list[Finding]:
     others = kinds["word"]
     filled = sum(map(len, kinds.values()))
     if filled < 2 * FEW or len(others) > MOST_WORDS * filled:
-        return []
+        return
     reading = _reading(plain, thousands)
     decimal = kinds["comma"] + kinds["both"]
     numbers = plain + decimal + thousands
     if reading == "decimals":
         decimal += thousands
         thousands = []
-    findings = _several_units(name, plain, kinds["unit"])
+    yield from _several_units(name, plain, kinds["unit"])
     if not plain:
-        return findings
+        return
     if decimal:
-        findings.append(
-            of_column(
-                name,
-                0.9,
-                f"Column {name!r} has {len(decimal)} numbers with a decimal comma, such as"
-                f" {decimal[0]!r}, beside {len(plain)} with a point or without, such as"
-                f" {plain[0]!r}.",
-                _counts("notations", {"point or none": len(plain), "comma": len(decimal)}, 1),
-                decimal_comma=len(decimal),
-                three_decimals=reading == "decimals",
-                points=bool(kinds["both"]),
-            )
+        yield of_column(
+            name,
+            0.9,
+            f"Column {name!r} has {len(decimal)} numbers with a decimal comma, such as"
+            f" {decimal[0]!r}, and {len(plain)} with a point or without, such as {plain[0]!r}.",
+            _counts("notations", {"point or none": len(plain), "comma": len(decimal)}, 1),
+            decimal_comma=len(decimal),
+            three_decimals=reading == "decimals",
+            points=bool(kinds["both"]),
         )
     elif thousands:
-        findings.append(_thousands(name, plain, thousands, reading == "thousands"))
+        yield _thousands(name, plain, thousands, reading == "thousands")
     if others:
         odd = dict(Counter(word.strip()[:30] for word in others).most_common(5))
         listed = ", ".join(f"{word!r} ({count})" for word, count in odd.items())
-        findings.append(
-            of_column(
-                name,
-                0.6,
-                f"Column {name!r} has {counted(len(others), 'word')} among"
-                f" {counted(len(numbers), 'number')}: {listed}.",
-                _counts("cells", {"numbers": len(numbers)} | odd, *range(1, 1 + len(odd))),
-                words=len(others),
-            )
+        yield of_column(
+            name,
+            0.6,
+            f"Column {name!r} has {counted(len(others), 'word')} among"
+            f" {counted(len(numbers), 'number')}: {listed}.",
+            _counts("cells", {"numbers": len(numbers)} | odd, *range(1, 1 + len(odd))),
+            words=len(others),
         )
-    return findings
 
 
 def _counts(title: str, counts: Mapping[str, int], *marked: int) -> Bars:
     return Bars(title, [*counts.items()], "cells", marked)
 
 
-def _several_units(name: str, plain: list[str], with_unit: list[str]) -> list[Finding]:
+def _several_units(name: str, plain: list[str], with_unit: list[str]) -> Iterator[Finding]:
     units = Counter(match[2] for word in with_unit if (match := WITH_UNIT.fullmatch(word)))
     counts = dict(units.most_common(8))
     if plain and units:
         counts["no unit"] = len(plain)
-    if len(counts) < 2:
-        return []
-    listed = ", ".join(f"{unit} ({count})" for unit, count in counts.items())
-    sentence = f"Column {name!r} has numbers in several units: {listed}."
-    return [of_column(name, 0.9, sentence, _counts("units", counts))]
+    if len(counts) > 1:
+        listed = ", ".join(f"{unit} ({count})" for unit, count in counts.items())
+        sentence = f"Column {name!r} has numbers in several units: {listed}."
+        yield of_column(name, 0.9, sentence, _counts("units", counts))
 
 
 def _kind(word: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -62,12 +63,12 @@ class OrderedRows(FoundIssue):
         return data.has_order
 
     @classmethod
-    def find(cls, evidence: AuditEvidence, labels: LabelIssues) -> OrderedRows:
+    def search(cls, evidence: AuditEvidence, labels: LabelIssues) -> Iterator[Finding]:
         data = evidence.data
         cells = evidence.cells
         rows = np.asarray(cells.index)
         if len(rows) < FEW:
-            return cls.of(data, [])
+            return
         if data.time is not None:
             rows = rows[np.argsort(data.time[rows], kind="stable")]
         by_label = _of_classes("the label", data.given[rows], data.classes)
@@ -76,10 +77,9 @@ class OrderedRows(FoundIssue):
         limit = ALARM / (3 * len(tests))  # three p-values each
         by = "the order of the rows" if data.time is None else "time"
         found = [test for test in tests if test.p_value < limit and test.correlation >= WEAK]
-        findings = []
         if by_label in found:
             found.remove(by_label)
-            findings.append(_finding(f"The label depends on {by}", by_label, by, len(rows)))
+            yield _finding(f"The label depends on {by}", by_label, by, len(rows))
         if found:
             worst = max(found, key=lambda test: test.correlation)
             said = f"Column {worst.name!r} depends on {by}"
@@ -88,8 +88,7 @@ class OrderedRows(FoundIssue):
                     f"{len(found)} of {len(tests) - 1} columns depend on {by}, most of all column"
                     f" {worst.name!r}"
                 )
-            findings.append(_finding(said, worst, by, len(rows)))
-        return cls.of(data, findings)
+            yield _finding(said, worst, by, len(rows))
 
 
 def _finding(said: str, test: Dependence, by: str, n: int) -> Finding:

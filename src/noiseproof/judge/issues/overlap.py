@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import ClassVar
 
 import numpy as np
@@ -39,14 +40,14 @@ class TestOverlap(FoundIssue):
     fixes = "Leaves out rows that are in the test set, too."
 
     @classmethod
-    def find(cls, evidence: AuditEvidence, labels: LabelIssues) -> TestOverlap:
+    def search(cls, evidence: AuditEvidence, labels: LabelIssues) -> Iterator[Finding]:
         data = evidence.data
         test = data.test
         assert test is not None and data.x is not None
         match, is_equal, first, searched = _matches(evidence)
         at = np.flatnonzero(match >= 0)
         if not len(at):
-            return cls.of(data, [])
+            return
         # with all rows that equal a match
         is_in = np.isin(first, first[match[at]]) & (data.row >= 0)
         differs = ~data.labels[match[at]].equal(test.labels[at])
@@ -65,14 +66,13 @@ class TestOverlap(FoundIssue):
             ("exactly", exactly),
             ("nearly", len(at) - exactly),
         ]
-        finding = Finding(
+        yield Finding(
             "the test set",
             NEEDS_ACTION + share / 2,
             sentence,
             Bars("rows of the test set", bars, "rows", (1, 2)),
             rows=tuple(data.row[is_in].tolist()),
         )
-        return cls.of(data, [finding], is_in)
 
 
 def _matches(

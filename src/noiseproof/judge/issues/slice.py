@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -49,17 +50,17 @@ class WeakSlices(FoundIssue):
     )
 
     @classmethod
-    def find(cls, evidence: AuditEvidence, labels: LabelIssues) -> WeakSlices:
+    def search(cls, evidence: AuditEvidence, labels: LabelIssues) -> Iterator[Finding]:
         data = evidence.data
         cells = evidence.cells
         rows = np.asarray(cells.index)
         differs = labels.predicted[rows] != data.given[rows]
         if len(rows) < FEW or not labels.is_predictable or not MIN_SLICE / 2 <= differs.sum():
-            return cls.of(data, [])
+            return
         together = evidence.groups
         half = _halves(None if together is None else together[rows], len(rows))
         values, names = _conditions(cells)
-        return cls.of(data, _slices(values, names, differs, half, data.row[rows]))
+        yield from _slices(values, names, differs, half, data.row[rows])
 
 
 def _halves(groups: Ints | None, n: int) -> Bools:
@@ -97,7 +98,7 @@ def _slices(
     differs: Bools,
     half: Bools,
     row: Ints,
-) -> list[Finding]:
+) -> Iterator[Finding]:
     from scipy.stats import fisher_exact
     from sklearn.tree import DecisionTreeClassifier
 
@@ -108,7 +109,6 @@ def _slices(
     tested = ~half
     learned_rate = differs[half].mean()
     candidates = [k for k in np.unique(leaf) if differs[half & (leaf == k)].mean() > learned_rate]
-    findings = []
     for k in candidates:
         inside = tested & (leaf == k)
         outside = tested & (leaf != k)
@@ -127,18 +127,14 @@ def _slices(
         if worse >= MUCH_WORSE:
             score = min(1.0, NEEDS_ACTION + worse / 2)
         bars = [(words, round(100 * wrong / n, 1)), ("all other rows", round(100 * others / m, 1))]
-        findings.append(
-            Finding(
-                words,
-                score,
-                f"Where {words}, predictions disagree with {wrong / n:.0%} of {n} labels, elsewhere"
-                f" with {others / m:.0%} (p = {p_value:.1g}, on rows that did not choose the"
-                " slice).",
-                Bars("labels that predictions disagree with", bars, "%", (0,)),
-                rows=tuple(row[leaf == k].tolist()),
-            )
+        yield Finding(
+            words,
+            score,
+            f"Where {words}, predictions disagree with {wrong / n:.0%} of {n} labels, elsewhere"
+            f" with {others / m:.0%} (p = {p_value:.1g}, on rows that did not choose the slice).",
+            Bars("labels that predictions disagree with", bars, "%", (0,)),
+            rows=tuple(row[leaf == k].tolist()),
         )
-    return findings
 
 
 def _path(tree: Any, leaf: int, names: list[tuple[str, str | None]]) -> str:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import combinations
 from typing import NamedTuple
 
@@ -126,24 +126,20 @@ class SpellingVariants(FoundIssue):
     fixes = "Merges the spellings into the more frequent one."
 
     @classmethod
-    def find(cls, evidence: AuditEvidence, labels: LabelIssues) -> SpellingVariants:
+    def search(cls, evidence: AuditEvidence, labels: LabelIssues) -> Iterator[Finding]:
         data = evidence.data
         audited = data.labels[data.row >= 0]
         what = "label" if audited.are_sets else "class"
         pairs = find_spellings(dict(zip(audited.names, audited.counts.tolist(), strict=True)))
-        findings = []
         for spelling, label, rows, label_rows in pairs:
             is_rare = 0 < 2 * rows <= label_rows
-            findings.append(
-                Finding(
-                    f"{what} {spelling!r}",
-                    0.9 if is_rare else 0.8 * NEEDS_ACTION,
-                    f"{spelling!r} ({counted(rows, 'row')}) is probably {label!r}"
-                    f" ({counted(label_rows, 'row')}), spelled differently.",
-                    Bars("rows by spelling", [(label, label_rows), (spelling, rows)], "rows", (1,)),
-                )
+            yield Finding(
+                f"{what} {spelling!r}",
+                0.9 if is_rare else 0.8 * NEEDS_ACTION,
+                f"{spelling!r} ({counted(rows, 'row')}) is probably {label!r}"
+                f" ({counted(label_rows, 'row')}), spelled differently.",
+                Bars("rows by spelling", [(label, label_rows), (spelling, rows)], "rows", (1,)),
             )
-        return cls.of(data, findings)
 
     @classmethod
     def fix(cls, audit: SavedAudit) -> Fix:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter
+from collections.abc import Iterator
 from typing import ClassVar
 
 import numpy as np
@@ -78,7 +79,7 @@ class BadTexts(FoundIssue):
     fixes = "Leaves out garbled texts and those in another language."
 
     @classmethod
-    def find(cls, evidence: AuditEvidence, labels: LabelIssues) -> BadTexts:
+    def search(cls, evidence: AuditEvidence, labels: LabelIssues) -> Iterator[Finding]:
         data = evidence.data
         rows = evenly(np.flatnonzero(data.row >= 0), MOST)
         assert data.texts is not None
@@ -101,7 +102,6 @@ class BadTexts(FoundIssue):
             "empty": empty,
         }
         bars = Bars("texts", [*counts.items()], "texts")
-        findings = []
         for bar, what, mask in ((1, "garbled", is_garbled), (2, f"not in {usual}", is_foreign)):
             if not mask.any():
                 continue
@@ -112,23 +112,18 @@ class BadTexts(FoundIssue):
                 said += f" but in {Counter(language[mask].tolist()).most_common(1)[0][0]}"
             first = int(mask.argmax())
             shown = texts[first][:60].replace("\n", " ")
-            findings.append(
-                Finding(
-                    f"{what} texts",
-                    min(1.0, NEEDS_ACTION + count / len(texts)),
-                    f"{count} of {len(texts)} texts {are} {said}, such as row"
-                    f" {data.row[rows[first]]}: {shown!r}.",
-                    bars._replace(marked=(bar,)),
-                    rows=tuple(data.row[rows[mask]].tolist()),
-                )
+            yield Finding(
+                f"{what} texts",
+                min(1.0, NEEDS_ACTION + count / len(texts)),
+                f"{count} of {len(texts)} texts {are} {said}, such as row"
+                f" {data.row[rows[first]]}: {shown!r}.",
+                bars._replace(marked=(bar,)),
+                rows=tuple(data.row[rows[mask]].tolist()),
             )
         if empty:
             sentence = f"{counted(empty, 'text')} without words, left out of the audit."
             picture = bars._replace(marked=(3,))
-            findings.append(Finding("empty texts", 0.9 * NEEDS_ACTION, sentence, picture))
-        marked = np.zeros(len(data), dtype=bool)
-        marked[rows[is_garbled | is_foreign]] = True
-        return cls.of(data, findings, marked)
+            yield Finding("empty texts", 0.9 * NEEDS_ACTION, sentence, picture)
 
     def explain(self, data: Rows, rows: Ints) -> list[str]:
         return [
