@@ -495,7 +495,7 @@ def test_only_links_of_an_earlier_export_are_replaced(pictures: LabelReport) -> 
 
 
 def items_of(tool: str, content: Any) -> list[str | None]:
-    items = (item.alone() for item in TOOLS[tool]().items(content, Path("export.json")))
+    items = (item.alone() for item in TOOLS[tool](content, Path("export.json")).items())
     return [item.labels[0] if item.labels else None for item in items]
 
 
@@ -531,11 +531,11 @@ def test_the_question_of_labels_is_not_guessed() -> None:
         ):
             items_of(tool, content)
         with pytest.raises(ValueError, match=names):
-            TOOLS[tool]().relabelled(content, {0: ["neg"]}, ())
+            TOOLS[tool](content).relabelled({0: ["neg"]}, ())
     del task["source"], record["responses"]["note"]  # type: ignore[attr-defined]
     for tool, content in (("label-studio", [task]), ("argilla", [record])):
         assert items_of(tool, content) == ["pos"]
-        assert items_of(tool, json.loads(TOOLS[tool]().relabelled(content, {0: ["neg"]}, ()))) == [
+        assert items_of(tool, json.loads(TOOLS[tool](content).relabelled({0: ["neg"]}, ()))) == [
             "neg"
         ]
 
@@ -561,7 +561,8 @@ def test_labels_that_are_numbers_stay_numbers(tmp_path: Path) -> None:
     content = tool.parse(tmp_path / "metadata.jsonl")
     assert content == lines
     new = [
-        json.loads(line) for line in tool.relabelled(content, {0: ["1"]}, ()).strip().split("\n")
+        json.loads(line)
+        for line in TOOLS["imagefolder"](content).relabelled({0: ["1"]}, ()).strip().split("\n")
     ]
     assert new == [lines[0] | {"label": 1}, lines[1]]
 
@@ -571,7 +572,7 @@ def test_classes_of_one_name_keep_their_numbers() -> None:
         "classes": ["cat", "cat", "dog"],
         "labels": {"a": 2, "b": 1, "c": {"label": 0, "attributes": None}},
     }
-    new = json.loads(TOOLS["fiftyone"]().relabelled(content, {1: ["bird"]}, ()))
+    new = json.loads(TOOLS["fiftyone"](content).relabelled({1: ["bird"]}, ()))
     assert new["classes"] == ["cat", "cat", "dog", "bird"] and items_of("fiftyone", new) == [
         "dog",
         "bird",
@@ -647,7 +648,7 @@ def test_a_new_class_is_among_the_labels_of_cvat(pictures: LabelReport) -> None:
     path = pictures.export("cvat", "photos/cvat.xml", all_rows=True)
     tool = TOOLS["cvat"]()
     written = ET.fromstring(
-        tool.relabelled(tool.parse(path), {0: ["emu"], 1: ["cat"], 2: ["emu"]}, ())
+        TOOLS["cvat"](tool.parse(path)).relabelled({0: ["emu"], 1: ["cat"], 2: ["emu"]}, ())
     )
     labels = written.find("meta/task/labels")
     assert labels is not None and [one.findtext("name") for one in labels] == [*CLASSES, "emu"]

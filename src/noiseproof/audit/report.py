@@ -100,7 +100,7 @@ class LabelReport(AuditResult):
         if chosen.listing:
             check_folder(target, force=force)
         rows = list(exported_rows(self, chosen.takes_all_rows if all_rows is None else all_rows))
-        files = chosen.files(self, target, rows)
+        files = chosen.files(self.data, target, rows)
         for file in files:
             if file.exists() and not force:
                 raise FileExistsError(f"Expected a new file, {file} exists. Choose another name.")

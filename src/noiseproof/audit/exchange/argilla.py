@@ -7,13 +7,14 @@ from __future__ import annotations
 import base64
 import copy
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from noiseproof.audit.exchange.base import (
     TOOLS,
     Item,
-    Labels,
+    NewLabels,
     Row,
     Tool,
     is_list_of,
@@ -25,7 +26,7 @@ from noiseproof.audit.exchange.base import (
 from noiseproof.data.labelsets import NONE
 
 if TYPE_CHECKING:
-    from noiseproof.audit.result import AuditResult
+    from noiseproof.audit.sources.base import AuditData
 
 QUESTION = "label"
 SIDE = 512  # pixels of a picture, which is part of its record
@@ -40,12 +41,12 @@ class Argilla(Tool):
     listing = "records.json"
     asks = True
 
-    def files(self, report: AuditResult, path: Path, rows: Sequence[Row]) -> dict[Path, str]:
-        source = report.data.source
+    def files(self, data: AuditData, path: Path, rows: Sequence[Row]) -> dict[Path, str]:
+        source = data.source
         what = "image" if source.is_pictures else "text"
-        has_several = report.data.labels.are_sets
+        has_several = data.labels.are_sets
         records = [_record(source, row, what, has_several) for row in rows]
-        settings = _settings(what, report.data.labels.names, has_several)
+        settings = _settings(what, data.labels.names, has_several)
         dataset = {
             "name": "noiseproof",
             "guidelines": settings["guidelines"],
@@ -66,13 +67,21 @@ class Argilla(Tool):
         )
         return content if content and is_ours else None
 
-    def items(self, content: Any, path: Path) -> Iterator[Item]:
-        question = _question(content)
-        for at, record in enumerate(content):
+    @cached_property
+    def question(self) -> str:
+        """The question of labels: the one that ours is called, or the only one with answers in
+        words.
+        """
+        asked = dict.fromkeys(name for one in self.content for name in one.get("responses") or {})
+        names = [name for name in asked if any(_answers(one, name) for one in self.content)]
+        return only_question(names, QUESTION, "the records of Argilla")
+
+    def items(self) -> Iterator[Item]:
+        for at, record in enumerate(self.content):
             facts = record.get("metadata") or {}
             id = record.get("id", at)
             text = record["fields"].get("text")
-            for answer in _answers(record, question) or [{}]:
+            for answer in _answers(record, self.question) or [{}]:
                 reviewer = str(answer.get("user_id") or "")
                 labels = answer.get("value")
                 if isinstance(labels, list):
@@ -81,21 +90,17 @@ class Argilla(Tool):
                     labels = [labels]
                 yield Item.of(at, labels, facts, id, row_of(id), reviewer=reviewer, text=text)
 
-    def has_lists(self, content: Any) -> bool:
-        question = _question(content)
+    def has_lists(self) -> bool:
         return any(
             isinstance(answer["value"], list)
-            for record in content
-            for answer in _answers(record, question)
+            for record in self.content
+            for answer in _answers(record, self.question)
         )
 
-    def relabelled(
-        self, content: Any, changes: Mapping[int, Labels], left_out: Collection[int]
-    ) -> str:
-        records = copy.deepcopy(content)
-        question = _question(content)
+    def relabelled(self, changes: NewLabels, left_out: Collection[int]) -> str:
+        records = copy.deepcopy(self.content)
         for at, labels in changes.items():
-            for answer in _answers(records[at], question):
+            for answer in _answers(records[at], self.question):
                 is_list = is_list_of(labels, answer["value"])
                 answer["value"] = list(labels) if is_list else labels[0]
         return to_json([record for at, record in enumerate(records) if at not in left_out])
@@ -118,15 +123,6 @@ def _record(source: Any, row: Row, what: str, has_several: bool) -> dict[str, An
         "responses": {},
         "vectors": {},
     }
-
-
-def _question(records: Sequence[Mapping[str, Any]]) -> str:
-    """Return the question of labels: the one that ours is called, or the only one with answers in
-    words.
-    """
-    asked = dict.fromkeys(name for record in records for name in record.get("responses") or {})
-    names = [name for name in asked if any(_answers(record, name) for record in records)]
-    return only_question(names, QUESTION, "the records of Argilla")
 
 
 def _answers(record: Mapping[str, Any], question: str) -> list[dict[str, Any]]:

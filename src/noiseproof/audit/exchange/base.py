@@ -29,8 +29,10 @@ from noiseproof.judge.labelissues import LabelSetIssues
 
 if TYPE_CHECKING:
     from noiseproof.audit.result import AuditResult
+    from noiseproof.audit.sources.base import AuditData
 
 Labels = Sequence[str]  # one, or of rows with several labels all of them
+NewLabels = Mapping[int, Labels]  # by position in a file
 K = TypeVar("K")
 E = TypeVar("E")
 KEY = "row-"  # begins the names that stand for rows where a tool keeps nothing but a name
@@ -138,7 +140,7 @@ class Item:
 
 
 class Tool(ABC):
-    """A tool for labels: ``write`` makes what it imports, ``items`` reads what it exports."""
+    """A tool for labels, and the content of a file or folder ``path`` that it wrote."""
 
     name: ClassVar[str]
     listing: ClassVar[str] = ""  # the file of the labels, where the tool writes a folder
@@ -147,6 +149,10 @@ class Tool(ABC):
     # whether somebody chose each label, also one that is the given one
     asks: ClassVar[bool] = False
 
+    def __init__(self, content: Any = None, path: Path = Path()) -> None:
+        self.content = content
+        self.path = path
+
     def check(self, source: Any) -> None:
         """Refuse a source that the tool can't import."""
         if not self.takes_texts and not source.is_pictures:
@@ -154,12 +160,16 @@ class Tool(ABC):
                 f"Expected pictures to export to {self.name}, got {source.name}. Use label-studio."
             )
 
+    @property
+    def folder(self) -> Path:
+        return self.path if self.path.is_dir() else self.path.parent
+
     def file(self, path: Path) -> Path:
         """Return the file of the labels in what the tool wrote, a file or a folder."""
         return path / self.listing if self.listing and path.is_dir() else path
 
     @abstractmethod
-    def files(self, report: AuditResult, path: Path, rows: Sequence[Row]) -> dict[Path, str]:
+    def files(self, data: AuditData, path: Path, rows: Sequence[Row]) -> dict[Path, str]:
         """Return the files to write for ``rows``; pictures are linked below ``path``."""
 
     @abstractmethod
@@ -167,19 +177,17 @@ class Tool(ABC):
         """Return the content of a file of the tool, None if it is another tool's."""
 
     @abstractmethod
-    def items(self, content: Any, path: Path) -> Iterator[Item]:
-        """Yield the labels in the content of a file."""
+    def items(self) -> Iterator[Item]:
+        """Yield the labels in the content."""
 
-    def has_lists(self, content: Any) -> bool:
+    def has_lists(self) -> bool:
         """Return whether the content says that entries may have several labels, also where each of
         them has one.
         """
         return False
 
     @abstractmethod
-    def relabelled(
-        self, content: Any, changes: Mapping[int, Labels], left_out: Collection[int]
-    ) -> str:
+    def relabelled(self, changes: NewLabels, left_out: Collection[int]) -> str:
         """Return the content with other labels, by position, and without the positions
         ``left_out``.
         """
@@ -257,13 +265,13 @@ def remove_links(folder: Path) -> None:
             old.unlink()
 
 
-def picture_link(report: AuditResult, row: Row, folder: Path) -> str:
+def picture_link(data: AuditData, row: Row, folder: Path) -> str:
     """Link the picture of a row into ``folder``, by the number of the row, and return the name of
     the link.
 
     Where links are not allowed, as on some Windows machines, it is copied.
     """
-    file = report.data.source.file(row.id)
+    file = data.source.file(row.id)
     assert file is not None  # of a source of pictures
     name = f"{row.key}{file.suffix.lower()}"
     folder.mkdir(parents=True, exist_ok=True)
@@ -274,14 +282,12 @@ def picture_link(report: AuditResult, row: Row, folder: Path) -> str:
     return name
 
 
-def find_tool(path: Path) -> tuple[Tool, Any] | None:
-    """Return the tool whose file or folder this is, and its content; None if there is none."""
-    if not path.is_dir() and path.suffix.lower() not in ENDINGS:
-        return None
-    for name in TOOLS:
-        tool = TOOLS[name]()
-        if (content := tool.parse(path)) is not None:
-            return tool, content
+def find_tool(path: Path) -> Tool | None:
+    """Return the tool whose file or folder this is, with its content; None if there is none."""
+    if path.is_dir() or path.suffix.lower() in ENDINGS:
+        for tool in map(TOOLS.__getitem__, TOOLS):
+            if (content := tool().parse(path)) is not None:
+                return tool(content, path)
     return None
 
 
@@ -292,13 +298,12 @@ def read_decided_in(folder: str | Path, decisions: str | Path | None) -> Standin
     path = Path(decisions or find_decisions(folder))
     if not path.is_dir() and path.suffix.lower() not in ENDINGS:
         return read_standing(path)
-    if (found := find_tool(path)) is None:
+    if (tool := find_tool(path)) is None:
         raise BadDecisions(
             f"Expected decisions, or labels from {', '.join(TOOLS)}, in {path}, got something else."
         )
-    tool, content = found
     audit = read_audit(folder)
-    items = list(tool.items(content, path))
+    items = list(tool.items())
     if not audit.words.separator:
         items = [item.alone() for item in items]
     if problem := next((item.problem for item in items if item.problem), ""):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from noiseproof.audit.exchange.base import (
     TOOLS,
     Item,
-    Labels,
+    NewLabels,
     Row,
     Tool,
     find_file,
@@ -21,7 +22,7 @@ from noiseproof.audit.exchange.base import (
 from noiseproof.data.images import open_image
 
 if TYPE_CHECKING:
-    from noiseproof.audit.result import AuditResult
+    from noiseproof.audit.sources.base import AuditData
 
 
 # that it needs
@@ -39,13 +40,13 @@ class Coco(Tool):
     takes_all_rows = True
     takes_texts = False
 
-    def files(self, report: AuditResult, path: Path, rows: Sequence[Row]) -> dict[Path, str]:
+    def files(self, data: AuditData, path: Path, rows: Sequence[Row]) -> dict[Path, str]:
         # 0 is the background in COCO
-        number = {name: k for k, name in enumerate(report.data.labels.names, 1)}
+        number = {name: k for k, name in enumerate(data.labels.names, 1)}
         images: list[Any] = []
         annotations: list[Any] = []
         for row in rows:
-            width, height = picture_size(report, row)
+            width, height = picture_size(data, row)
             image = {"id": row.row, "file_name": row.id, "width": width, "height": height}
             images.append(image if row.labels else {**image, "attributes": row.facts})
             for name in row.labels:
@@ -72,11 +73,18 @@ class Coco(Tool):
                     )
         return content
 
-    def items(self, content: Any, path: Path) -> Iterator[Item]:
-        names = {category["id"]: category["name"] for category in content["categories"]}
-        of_image = _annotations_of(content)
-        for at, image in enumerate(content["images"]):
-            annotations = of_image.get(image["id"], [])
+    @cached_property
+    def of_image(self) -> dict[Any, list[Any]]:
+        """The annotations of each image, by its id."""
+        of_image: dict[Any, list[Any]] = {}
+        for annotation in self.content["annotations"]:
+            of_image.setdefault(annotation["image_id"], []).append(annotation)
+        return of_image
+
+    def items(self) -> Iterator[Item]:
+        names = {category["id"]: category["name"] for category in self.content["categories"]}
+        for at, image in enumerate(self.content["images"]):
+            annotations = self.of_image.get(image["id"], [])
             name = image["file_name"]
             categories = dict.fromkeys(one.get("category_id") for one in annotations)
             labels = [names[k] for k in categories if k in names]
@@ -86,27 +94,24 @@ class Coco(Tool):
                     f" in the image {image['id']}. Objects in pictures can't be audited."
                 )
             facts = (annotations[0] if annotations else image).get("attributes") or {}
-            yield Item.of(at, labels, facts, name, file=find_file(name, path))
+            yield Item.of(at, labels, facts, name, file=find_file(name, self.path))
 
-    def relabelled(
-        self, content: Any, changes: Mapping[int, Labels], left_out: Collection[int]
-    ) -> str:
-        categories = list(content["categories"])
+    def relabelled(self, changes: NewLabels, left_out: Collection[int]) -> str:
+        categories = list(self.content["categories"])
         number = {category["name"]: category["id"] for category in categories}
         new_id = _new_ids(categories)
         for name in dict.fromkeys(name for labels in changes.values() for name in labels):
             if name not in number:
                 number[name] = next(new_id)
                 categories.append({"id": number[name], "name": name})
-        of_image = _annotations_of(content)
-        new_id = _new_ids(content["annotations"])
+        new_id = _new_ids(self.content["annotations"])
         images = []
         annotations = []
-        for at, image in enumerate(content["images"]):
+        for at, image in enumerate(self.content["images"]):
             if at in left_out:
                 continue
             images.append(image)
-            old = of_image.get(image["id"], [])
+            old = self.of_image.get(image["id"], [])
             if at not in changes:
                 annotations += old
                 continue
@@ -116,11 +121,11 @@ class Coco(Tool):
                 if not entries:
                     annotations.append(_whole(next(new_id), image, k))
         written = {"images": images, "annotations": annotations, "categories": categories}
-        return to_json({**content, **written})
+        return to_json({**self.content, **written})
 
 
-def picture_size(report: AuditResult, row: Row) -> tuple[int, int]:
-    with open_image(report.data.source.file(row.id)) as image:
+def picture_size(data: AuditData, row: Row) -> tuple[int, int]:
+    with open_image(data.source.file(row.id)) as image:
         return int(image.width), int(image.height)
 
 
@@ -152,10 +157,3 @@ def _is_whole(annotation: Mapping[str, Any], image: Mapping[str, Any]) -> bool:
     return None not in sides and all(
         abs(a - b) <= 1 for a, b in zip(box, (0, 0, *sides), strict=True)
     )
-
-
-def _annotations_of(content: Any) -> dict[Any, list[Any]]:
-    of_image: dict[Any, list[Any]] = {}
-    for annotation in content["annotations"]:
-        of_image.setdefault(annotation["image_id"], []).append(annotation)
-    return of_image

@@ -12,6 +12,7 @@ from noiseproof.audit.exchange.base import (
     TOOLS,
     Item,
     Labels,
+    NewLabels,
     Row,
     Tool,
     find_file,
@@ -21,7 +22,7 @@ from noiseproof.audit.exchange.base import (
 from noiseproof.audit.exchange.coco import picture_size
 
 if TYPE_CHECKING:
-    from noiseproof.audit.result import AuditResult
+    from noiseproof.audit.sources.base import AuditData
 
 SHOWN = ("suggested_label", "label_quality", "why")  # attributes of a tag in CVAT
 
@@ -34,18 +35,17 @@ class Cvat(Tool):
 
     takes_texts = False
 
-    def files(self, report: AuditResult, path: Path, rows: Sequence[Row]) -> dict[Path, str]:
+    def files(self, data: AuditData, path: Path, rows: Sequence[Row]) -> dict[Path, str]:
         usual = {"input_type": "text", "mutable": False, "values": [""], "default_value": ""}
         attributes = [{"name": name, **usual} for name in SHOWN]
         labels = [
-            {"name": name, "type": "tag", "attributes": attributes}
-            for name in report.data.labels.names
+            {"name": name, "type": "tag", "attributes": attributes} for name in data.labels.names
         ]
         root = ET.Element("annotations")
         ET.SubElement(root, "version").text = "1.1"
         root.append(_task(labels, len(rows)))
         for frame, row in enumerate(rows):
-            width, height = picture_size(report, row)
+            width, height = picture_size(data, row)
             size = {"width": str(width), "height": str(height)}
             image = ET.SubElement(root, "image", {"id": str(frame), "name": row.id, **size})
             for label in row.labels:
@@ -66,16 +66,14 @@ class Cvat(Tool):
             raise ValueError(f"Expected XML in {path}, got {error}.") from error
         return root if root.tag == "annotations" else None
 
-    def items(self, content: Any, path: Path) -> Iterator[Item]:
-        for at, image in enumerate(content.iter("image")):
+    def items(self) -> Iterator[Item]:
+        for at, image in enumerate(self.content.iter("image")):
             name = image.get("name", "")
             labels = dict.fromkeys(tag.get("label", "") for tag in image.findall("tag"))
-            yield Item(at, list(labels), name, file=find_file(name, path))
+            yield Item(at, list(labels), name, file=find_file(name, self.path))
 
-    def relabelled(
-        self, content: Any, changes: Mapping[int, Labels], left_out: Collection[int]
-    ) -> str:
-        root = copy.deepcopy(content)
+    def relabelled(self, changes: NewLabels, left_out: Collection[int]) -> str:
+        root = copy.deepcopy(self.content)
         for at, image in enumerate(list(root.iter("image"))):
             if at in left_out:
                 root.remove(image)

@@ -10,6 +10,7 @@ from noiseproof.audit.exchange.base import (
     TOOLS,
     Item,
     Labels,
+    NewLabels,
     Row,
     Tool,
     is_list_of,
@@ -22,7 +23,7 @@ from noiseproof.audit.exchange.base import (
 )
 
 if TYPE_CHECKING:
-    from noiseproof.audit.result import AuditResult
+    from noiseproof.audit.sources.base import AuditData
 
 
 @TOOLS.register_class("fiftyone")
@@ -35,17 +36,17 @@ class FiftyOne(Tool):
     takes_all_rows = True
     takes_texts = False
 
-    def files(self, report: AuditResult, path: Path, rows: Sequence[Row]) -> dict[Path, str]:
+    def files(self, data: AuditData, path: Path, rows: Sequence[Row]) -> dict[Path, str]:
         remove_links(path / "data")
         labels: dict[str, Any] = {}
         for row in rows:
-            picture_link(report, row, path / "data")
+            picture_link(data, row, path / "data")
             entries = [
                 {"label": name, "confidence": quality, "attributes": row.facts}
                 for name, quality in row.labels.items()
             ]
-            labels[row.key] = entries if report.data.labels.are_sets else entries[0]
-        content = {"classes": list(report.data.labels.names), "labels": labels}
+            labels[row.key] = entries if data.labels.are_sets else entries[0]
+        content = {"classes": list(data.labels.names), "labels": labels}
         return {path / self.listing: to_json(content)}
 
     def parse(self, path: Path) -> Any:
@@ -61,32 +62,30 @@ class FiftyOne(Tool):
             return None
         return None if is_alone and "classes" not in content else content
 
-    def items(self, content: Any, path: Path) -> Iterator[Item]:
-        folder = (path if path.is_dir() else path.parent) / "data"
+    def items(self) -> Iterator[Item]:
+        folder = self.folder / "data"
         files = {file.stem: file for file in folder.glob("*")}
-        for at, (key, entry) in enumerate(content["labels"].items()):
+        for at, (key, entry) in enumerate(self.content["labels"].items()):
             labels = None
             facts: Mapping[str, Any] = {}
             if entry is not None:
-                words = [_label(one, content.get("classes"), key) for one in _entries(entry)]
+                words = [_label(one, self.content.get("classes"), key) for one in _entries(entry)]
                 labels = [label for label in words if label is not None]
             for one in _entries(entry):
                 if isinstance(one, dict):
                     facts = facts or one.get("attributes") or {}
             yield Item.of(at, labels, facts, key, row_of(key), file=files.get(key, folder / key))
 
-    def has_lists(self, content: Any) -> bool:
-        return any(isinstance(entry, list) for entry in content["labels"].values())
+    def has_lists(self) -> bool:
+        return any(isinstance(entry, list) for entry in self.content["labels"].values())
 
-    def relabelled(
-        self, content: Any, changes: Mapping[int, Labels], left_out: Collection[int]
-    ) -> str:
-        known = content.get("classes")
+    def relabelled(self, changes: NewLabels, left_out: Collection[int]) -> str:
+        known = self.content.get("classes")
         classes = list(known or ())
         classes += [n for n in _distinct(changes.values()) if n not in classes]
-        every = [one for entry in content["labels"].values() for one in _entries(entry)]
+        every = [one for entry in self.content["labels"].values() for one in _entries(entry)]
         labels: dict[str, Any] = {}
-        for at, (key, entry) in enumerate(content["labels"].items()):
+        for at, (key, entry) in enumerate(self.content["labels"].items()):
             if at in left_out:
                 continue
             if at in changes:
@@ -97,7 +96,7 @@ class FiftyOne(Tool):
                     new += [_labelled(one, str(name), classes) for one in ones or like]
                 entry = new if is_list_of(changes[at], entry) else new[0]
             labels[key] = entry
-        written = {**content, "labels": labels}
+        written = {**self.content, "labels": labels}
         if known:
             written["classes"] = classes
         return to_json(written)

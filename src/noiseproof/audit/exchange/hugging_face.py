@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from noiseproof.audit.exchange.base import (
     TOOLS,
     Item,
-    Labels,
+    NewLabels,
     Row,
     Tool,
     is_list_of,
@@ -28,7 +28,7 @@ from noiseproof.audit.exchange.base import (
 from noiseproof.data.labelsets import list_values, lists_as_sets, value_of
 
 if TYPE_CHECKING:
-    from noiseproof.audit.result import AuditResult
+    from noiseproof.audit.sources.base import AuditData
 
 
 TABLE = "metadata.csv"
@@ -44,12 +44,12 @@ class ImageFolder(Tool):
     takes_all_rows = True
     takes_texts = False
 
-    def files(self, report: AuditResult, path: Path, rows: Sequence[Row]) -> dict[Path, str]:
+    def files(self, data: AuditData, path: Path, rows: Sequence[Row]) -> dict[Path, str]:
         remove_links(path)
-        has_several = report.data.labels.are_sets
+        has_several = data.labels.are_sets
         lines = [
             {
-                "file_name": picture_link(report, row, path),
+                "file_name": picture_link(data, row, path),
                 "label": list(row.labels) if has_several else row.given,
                 **row.facts,
             }
@@ -75,11 +75,10 @@ class ImageFolder(Tool):
         is_ours = all(isinstance(line, dict) and "file_name" in line for line in lines)
         return lines if is_ours and any("label" in line for line in lines) else None
 
-    def items(self, content: Any, path: Path) -> Iterator[Item]:
-        folder = path if path.is_dir() else path.parent
-        if self.has_lists(content):
-            list_values(map(_as_list, content))
-        for at, line in enumerate(content):
+    def items(self) -> Iterator[Item]:
+        if self.has_lists():
+            list_values(map(_as_list, self.content))
+        for at, line in enumerate(self.content):
             name = line["file_name"]
             labels = None
             if line.get("label") is not None:
@@ -87,17 +86,15 @@ class ImageFolder(Tool):
             stem = Path(name).stem
             row = row_of(stem)
             id = name if row is None else stem
-            yield Item.of(at, labels, line, id, row, file=folder / name)
+            yield Item.of(at, labels, line, id, row, file=self.folder / name)
 
-    def has_lists(self, content: Any) -> bool:
-        return any(isinstance(line.get("label"), list) for line in content)
+    def has_lists(self) -> bool:
+        return any(isinstance(line.get("label"), list) for line in self.content)
 
-    def relabelled(
-        self, content: Any, changes: Mapping[int, Labels], left_out: Collection[int]
-    ) -> str:
-        values = list_values(map(_as_list, content))
+    def relabelled(self, changes: NewLabels, left_out: Collection[int]) -> str:
+        values = list_values(map(_as_list, self.content))
         lines = []
-        for at, line in enumerate(content):
+        for at, line in enumerate(self.content):
             if at in left_out:
                 continue
             if at in changes:
@@ -105,8 +102,8 @@ class ImageFolder(Tool):
                 is_list = is_list_of(changes[at], line.get("label"))
                 line = {**line, "label": label if is_list else label[0]}
             lines.append(line)
-        if isinstance(content, _Table):
-            return _to_table(lines, content.header)
+        if isinstance(self.content, _Table):
+            return _to_table(lines, self.content.header)
         return _to_lines(lines)
 
 

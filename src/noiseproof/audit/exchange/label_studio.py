@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, quote, urlsplit
@@ -16,6 +17,7 @@ from noiseproof.audit.exchange.base import (
     TOOLS,
     Item,
     Labels,
+    NewLabels,
     Row,
     Tool,
     find_file,
@@ -25,7 +27,7 @@ from noiseproof.audit.exchange.base import (
 )
 
 if TYPE_CHECKING:
-    from noiseproof.audit.result import AuditResult
+    from noiseproof.audit.sources.base import AuditData
 
 # characters that XML cannot hold
 NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -48,17 +50,17 @@ class LabelStudio(Tool):
 
     asks = True
 
-    def files(self, report: AuditResult, path: Path, rows: Sequence[Row]) -> dict[Path, str]:
-        source = report.data.source
-        classes = report.data.labels.names
+    def files(self, data: AuditData, path: Path, rows: Sequence[Row]) -> dict[Path, str]:
+        source = data.source
+        classes = data.labels.names
         if odd := [name for name in classes if NO_XML.search(name)]:
             raise ValueError(
                 f"Expected names of classes that the XML of Label Studio can hold, got {odd[0]!r}."
                 " Remove control characters, and audit again."
             )
         what = "image" if source.is_pictures else "text"
-        tasks = [_task(report, row, what) for row in rows]
-        choice = "multiple" if report.data.labels.are_sets else "single"
+        tasks = [_task(data, row, what) for row in rows]
+        choice = "multiple" if data.labels.are_sets else "single"
         set_up = _set_up(what, classes, choice)
         return {path.with_suffix(".json"): to_json(tasks), path.with_suffix(".xml"): set_up}
 
@@ -69,9 +71,20 @@ class LabelStudio(Tool):
         tasks = [task for task in content if isinstance(task, dict)]
         return content if any(_data(task) is not task or _is_flat(task) for task in tasks) else None
 
-    def items(self, content: Any, path: Path) -> Iterator[Item]:
-        question = _question(content)
-        for at, task in enumerate(content):
+    @cached_property
+    def question(self) -> str:
+        """The name of the choices that are the labels."""
+        tasks = [task for task in self.content if isinstance(task, dict)]
+        flat = (task for task in tasks if _data(task) is task)
+        words = (name for task in flat for name, value in task.items() if _flat_labels(value))
+        asked = (name for task in tasks for name in _asked(task))
+        names = [name for name in dict.fromkeys(words) if name not in OWN]
+        names += dict.fromkeys(asked)
+        return only_question(names, QUESTION, "the tasks of Label Studio")
+
+    def items(self) -> Iterator[Item]:
+        question = self.question
+        for at, task in enumerate(self.content):
             try:
                 answers = list(_answers(task, question)) or [("", None)]
             except (ValueError, TypeError, KeyError, AttributeError) as error:
@@ -84,15 +97,13 @@ class LabelStudio(Tool):
             data = _data(task)
             place: dict[str, Any] = {"text": data.get("text")}
             if "image" in data:
-                place = {"file": _file(data["image"], path)}
+                place = {"file": _file(data["image"], self.path)}
             for reviewer, labels in answers:
                 yield Item.of(at, labels, data, task.get("id", at), reviewer=reviewer, **place)
 
-    def relabelled(
-        self, content: Any, changes: Mapping[int, Labels], left_out: Collection[int]
-    ) -> str:
-        tasks = copy.deepcopy(content)
-        question = _question(content)
+    def relabelled(self, changes: NewLabels, left_out: Collection[int]) -> str:
+        tasks = copy.deepcopy(self.content)
+        question = self.question
         for at, labels in changes.items():
             task = tasks[at]
             if _data(task) is not task:
@@ -106,8 +117,8 @@ class LabelStudio(Tool):
         return to_json([task for at, task in enumerate(tasks) if at not in left_out])
 
 
-def _task(report: AuditResult, row: Row, what: str) -> dict[str, Any]:
-    source = report.data.source
+def _task(data: AuditData, row: Row, what: str) -> dict[str, Any]:
+    source = data.source
     shown = _address(source, row.id) if what == "image" else source.describe(row.row, row.id)
     facts = {name: value for name, value in row.facts.items() if name != "predicted_label"}
     result = {
@@ -171,15 +182,6 @@ def _is_flat(task: Mapping[str, Any]) -> bool:
     leave one of it out.
     """
     return "annotation_id" in task or ("lead_time" in task and "annotator" in task)
-
-
-def _question(tasks: Sequence[Mapping[str, Any]]) -> str:
-    flat = (task for task in tasks if isinstance(task, dict) and _data(task) is task)
-    words = (name for task in flat for name, value in task.items() if _flat_labels(value))
-    asked = (name for task in tasks for name in _asked(task))
-    names = [name for name in dict.fromkeys(words) if name not in OWN]
-    names += dict.fromkeys(asked)
-    return only_question(names, QUESTION, "the tasks of Label Studio")
 
 
 def _asked(task: Any) -> Iterator[str]:

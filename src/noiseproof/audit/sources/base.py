@@ -68,7 +68,7 @@ class Request:
     seed: int = 0
     progress: Progress | None = None
     cache: PathLike | None = None
-    tool: Any = None  # the tool for labels whose file this is, and its content
+    tool: Any = None  # for labels, whose file this is
 
     @property
     def path(self) -> Path | None:

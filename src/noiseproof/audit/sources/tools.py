@@ -6,7 +6,7 @@ import shutil
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
@@ -38,7 +38,7 @@ class Annotated(Source):
     """
 
     @cached_property
-    def parsed(self) -> tuple[Tool, Any]:
+    def tool(self) -> Tool:
         found = find_tool(self.path)
         assert found is not None
         return found
@@ -49,15 +49,14 @@ class Annotated(Source):
 
     @cached_property
     def items(self) -> list[Item]:
-        tool, content = self.parsed
         last: dict[int, Item] = {}
-        for item in tool.items(content, self.path):
+        for item in self.tool.items():
             if item.labels is not None or item.at not in last:
                 last[item.at] = item
         items = list(last.values())
         counts = [len(item.labels) for item in items if item.labels]
         several = sum(count > 1 for count in counts)
-        are_lists = tool.has_lists(content) or several > SLIPS * len(counts)
+        are_lists = self.tool.has_lists() or several > SLIPS * len(counts)
         if not are_lists and not self.multi_label:
             return [item.alone() for item in items]
         self._note_sets(
@@ -94,7 +93,7 @@ class Annotated(Source):
         path = request.path
         if request.tool is None:
             return False
-        self.parsed = request.tool
+        self.tool = request.tool
         readable = [item for item in self.items if not item.problem]
         if 2 * len(readable) < len(self.items):
             problem = next(item.problem for item in self.items if item.problem)
@@ -125,9 +124,8 @@ class Annotated(Source):
     def write(self, audit: Audit, correction: Correction, out: Path) -> None:
         """Write the tool's file with other labels; of a folder, a copy with that file."""
         root = self.locate(audit.folder)
-        tool, content = self.parsed
         labels = {row: self._labels_of(word) for row, word in correction.labels.items()}
-        written = tool.relabelled(content, labels, correction.left_out).encode()
+        written = self.tool.relabelled(labels, correction.left_out).encode()
         if root.is_file():
             with replacing(out, overwrite=False) as part:
                 part.write_bytes(written)
@@ -137,7 +135,7 @@ class Annotated(Source):
             shutil.copytree(
                 root, part, symlinks=not correction.link, copy_function=copy, dirs_exist_ok=True
             )
-            listing = tool.file(part)
+            listing = self.tool.file(part)
             listing.unlink()
             listing.write_bytes(written)
 
@@ -212,7 +210,7 @@ class AnnotatedPictures(Annotated, PictureSource):
         absent = [
             file.relative_to(self.path).as_posix() for file in files if file.resolve() not in listed
         ]
-        listing = self.parsed[0].file(self.path).name
+        listing = self.tool.file(self.path).name
         count = counted(len(absent), "picture was", "pictures were")
         return (
             [f"{count} left out as not labelled, without an entry in {listing}: {preview(absent)}."]
