@@ -697,9 +697,7 @@ def test_retraining_on_corrected_labels_is_measured_on_rows_that_were_held_out(
     found = plan_retraining(audit, changes, {}, seed=0).run()
     # the same seed, the same numbers
     assert found == plan_retraining(audit, changes, {}, seed=0).run()
-    held = hold_out(
-        audit, read_again(audit.config), np.array([ord(label) - 97 for label in given]), 0
-    )
+    held = hold_out(audit, read_again(audit), np.array([ord(label) - 97 for label in given]), 0)
     assert found.held_rows == held.sum() == 300 - found.train_rows and 54 <= held.sum() <= 66
     assert found.changed == sum(1 for row in changes if not held[row])
     assert found.after > 0.9 > found.before > found.before_by_given
@@ -814,9 +812,7 @@ def test_nothing_like_a_trusted_row_is_trained_on(tmp_path: Path) -> None:
 def test_near_duplicates_are_held_out_together(tmp_path: Path) -> None:
     folder, given, _ = noisy_audit(tmp_path)
     audit = read_audit(folder)
-    held = hold_out(
-        audit, read_again(audit.config), np.array([ord(label) - 97 for label in given]), 0
-    )
+    held = hold_out(audit, read_again(audit), np.array([ord(label) - 97 for label in given]), 0)
     copies = audit.issues.loc[audit.issues["duplicate_group"] != "", "row"].to_numpy()
     assert len(copies) > 30 and len(set(held[copies])) == 1
 

@@ -20,6 +20,7 @@ from PIL import Image
 from torch import nn
 
 from noiseproof.audit import AuditData, read_rows
+from noiseproof.audit.files import Audit
 from noiseproof.audit.inputs import read_again
 from noiseproof.core.messages import install_command
 from noiseproof.data.pictures import PatchFeatures
@@ -157,14 +158,15 @@ def test_named_features_are_kept_and_found_again(
     rows = [
         f"{word} {i % 5} film,{y}" for i in range(20) for word, y in (("good", "a"), ("bad", "b"))
     ]
-    path, cache = write(tmp_path / "t.csv", "\n".join(["text,y", *rows])), tmp_path / "cache"
+    path, cache = write(tmp_path / "t.csv", "\n".join(["text,y", *rows])), tmp_path / ".noiseproof"
     data = read_rows(path, label="y", text="text", features="tfidf:dim=4", cache=cache)
     config = data.source.config
     assert (config["features"], config["weights"]) == ("tfidf:dim=4", None) and len(
         [*cache.iterdir()]
     ) == 1
     monkeypatch.setattr(TfidfFeatures, "encode", None)  # nothing is computed again
-    again = read_again(config | {"classes": list(data.classes), "seed": 0}, cache)
+    config |= {"classes": list(data.classes), "seed": 0}
+    again = read_again(Audit(tmp_path / "audit", pd.DataFrame(), {}, config, ""))
     assert data.x is not None and again.x is not None and data.x.tobytes() == again.x.tobytes()
     for bad, why in (
         ({"features": "patches"}, "Expected features for texts"),

@@ -101,7 +101,7 @@ def test_lists_in_files_are_read_and_written_back(kind: str, tmp_path: Path) -> 
             for p in (source, out)
         )
         assert old.equals(new)
-    again = read_again(read_audit(folder).config)
+    again = read_again(read_audit(folder))
     assert again.classes == rows.classes and np.array_equal(again.given, rows.given)
 
 
@@ -279,7 +279,7 @@ def test_matrices_in_npz_files_and_dicts(tmp_path: Path) -> None:
     want = matrix.copy()
     want[0], want[1] = [1, 0, 1], 0
     assert np.array_equal(np.load(out), want) and np.load(out).dtype == np.uint8
-    assert np.array_equal(read_again(read_audit(folder).config).labels.answers, ANSWERS)
+    assert np.array_equal(read_again(read_audit(folder)).labels.answers, ANSWERS)
     folder = saved(tmp_path / "memory", {"x": X, "y": matrix}, classes=NAMES)
     decide(folder, {0: "calm|sad", 1: "(none)"})
     after = corrected(folder, {"x": X, "y": matrix})

@@ -216,7 +216,7 @@ def test_a_map_is_that_of_the_features(tmp_path: Path, monkeypatch: pytest.Monke
     folder = write_flowers(tmp_path)
     answer = projection_of(folder).compute()
     found, opened = read_map(answer), read_audit(folder)
-    data = read_again(opened.config)
+    data = read_again(opened)
     assert data.x is not None
     x = data.x[found["row"]].astype(np.float64)
     centred = x - data.x.astype(np.float64).mean(0)

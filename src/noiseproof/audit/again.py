@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from noiseproof.audit.decisions import Decision, Standing, find_decisions, read_standing
-from noiseproof.audit.files import Audit, cache_beside, check_decisions, read_audit
+from noiseproof.audit.files import Audit, check_decisions, read_audit
 from noiseproof.audit.inputs import read_again
 from noiseproof.audit.measured import DIAGRAM, write_measured
 from noiseproof.audit.report import LabelReport
@@ -69,7 +69,7 @@ def audit_again(
             f" review {folder}`."
         )
     if data is None:
-        data = read_again(config, cache_beside(folder))
+        data = read_again(earlier)
     _check_same(earlier, data)
     data = replace(
         data,
@@ -118,10 +118,7 @@ def _check_trained(earlier: Audit) -> None:
 
 
 def _check_same(earlier: Audit, data: AuditData) -> None:
-    is_audited = data.row >= 0
-    words = np.array(data.classes, dtype=object)[data.given[is_audited]]
-    pairs = zip(data.names[is_audited], words, strict=True)
-    now = dict(zip(data.row[is_audited].tolist(), pairs, strict=True))
+    now = data.audited
     before = earlier.issues[["row", "id", "given_label"]].itertuples(index=False)
     changed = [row for row, *pair in before if now.get(row) != tuple(pair)]
     digests = data.source.row_digests

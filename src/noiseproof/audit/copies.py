@@ -15,8 +15,9 @@ from torch.utils.data import Dataset as TorchDataset
 
 from noiseproof.audit.correction import Cells, Correction
 from noiseproof.audit.csvfile import Changes
+from noiseproof.audit.described import DescribedLabels
 from noiseproof.audit.files import Audit, as_words
-from noiseproof.audit.labelcells import check_columns, label_name, set_words, spell_labels
+from noiseproof.audit.labelcells import spell_labels
 from noiseproof.audit.records import replaced
 from noiseproof.audit.rows import Digests, digest_frame
 from noiseproof.data.frames import as_frame, is_foreign_table, library_of, list_class_names
@@ -44,11 +45,11 @@ def corrected_table(audit: Audit, data: Any, correction: Correction, digests: bo
     library = library_of(data)
     frame = as_frame(data)
     table = data if library in SAME_KIND else frame
-    check_columns(audit.config, list(frame.columns))
-    label = label_name(audit.config)
+    audit.check_columns(list(frame.columns))
+    label = audit.label_name
     words = None
     if correction.consensus is None:
-        sets = set_words(audit.config, lambda name: frame[name].tolist())
+        sets = audit.set_words(lambda name: frame[name].tolist())
         words = as_words(frame[label]) if sets is None else [word or "" for word in sets]
     now = digest_frame(frame) if digests else None
     audit, correction = correction.found_in(audit, now, words)
@@ -68,8 +69,7 @@ def corrected_table(audit: Audit, data: Any, correction: Correction, digests: bo
     if correction.consensus is not None:
         return cell_table(correction.consensus)
     copy = _changed(table, replace(changes, left_out=()))
-    columns = audit.multi_label.get("columns")
-    return copy[columns] if columns else copy[label].tolist()
+    return copy[audit.label_columns] if audit.label_columns else copy[label].tolist()
 
 
 def _stored_cells(table: Any, name: str) -> list[Any]:
@@ -122,16 +122,16 @@ def corrected_labels(
     ``digest`` returns the digests of their inputs with their words, by which rows that moved are
     found.
     """
-    words = label_words(audit.config, labels)
+    words = label_words(audit, labels)
     audit, correction = correction.found_in(audit, digest and digest(words), words)
     return with_labels(audit, labels, correction.labels)
 
 
-def label_words(config: Mapping[str, Any], labels: Any) -> list[str]:
+def label_words(described: DescribedLabels, labels: Any) -> list[str]:
     """Return labels as the audit's words, empty where there is none; of a matrix or lists, the word
     of each set.
     """
-    multi = config.get("multi_label") or {}
+    multi = described.multi_label
     if multi.get("kind") in SETS:
         return [
             word or "" for word in join_sets(as_sets(labels, multi["labels"]), multi["separator"])

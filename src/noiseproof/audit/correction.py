@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from noiseproof.audit.csvfile import Changes
+from noiseproof.audit.described import CellsOf
 from noiseproof.audit.files import Audit, read_votes, same_labels
-from noiseproof.audit.labelcells import CellsOf, label_cells, merge_labels
+from noiseproof.audit.labelcells import label_cells, merge_labels
 from noiseproof.audit.rows import Digests, find_rows
 from noiseproof.core.arrays import Ints
 

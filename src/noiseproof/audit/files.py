@@ -16,10 +16,10 @@ import pandas as pd
 
 from noiseproof.audit.decisions import FILE as DECISIONS
 from noiseproof.audit.decisions import NO_ROW, BadDecisions, Decision, check_free
+from noiseproof.audit.described import DescribedLabels
 from noiseproof.core.arrays import Ints
 from noiseproof.core.files import check_files, check_place, replacing_all
 from noiseproof.core.tablefiles import plain_cell
-from noiseproof.data.labelsets import LabelWords
 from noiseproof.data.sources import PathLike
 
 FORMAT = 2
@@ -70,7 +70,7 @@ COLUMNS = (
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Audit:
+class Audit(DescribedLabels):
     """The files of one audit."""
 
     folder: Path
@@ -91,21 +91,6 @@ class Audit:
     @property
     def classes(self) -> tuple[str, ...]:
         return tuple(self.config["classes"])
-
-    @property
-    def multi_label(self) -> Mapping[str, Any]:
-        """How rows with several labels spell them, as in config.json; empty where a row has one."""
-        return self.config.get("multi_label") or {}
-
-    @property
-    def words(self) -> LabelWords:
-        """How the words of the audit spell the labels of a row."""
-        return LabelWords.of(self.config)
-
-    @property
-    def is_voted(self) -> bool:
-        """Whether the labels are the consensus of annotators, and in no column or file."""
-        return bool(self.config.get("voted"))
 
     def class_numbers(self, column: str) -> Ints:
         """Return the classes in a column of the issues by their numbers, (N,)."""

@@ -14,7 +14,7 @@ import torch
 
 from noiseproof.audit.descriptions import with_descriptions
 from noiseproof.audit.exchange import find_tool
-from noiseproof.audit.files import is_utf8
+from noiseproof.audit.files import Audit, cache_beside, is_utf8
 from noiseproof.audit.memory import InMemory, adapt, check_order
 from noiseproof.audit.sources import SOURCES, Request, Source
 from noiseproof.audit.sources.annotations import attach_votes, first_labels, read_annotations
@@ -351,19 +351,17 @@ def _check_features(features: str, source: Source, request: Request) -> None:
     get_extractor(features, source.feature_kind)
 
 
-def read_again(config: dict[str, Any], cache: PathLike | None = None) -> AuditData:
-    """Read the rows of an earlier audit from their source, with the options in its ``config``.
-
-    Args:
-        config: config.json of the audit.
-        cache: a folder where features of texts and pictures are kept.
+def read_again(audit: Audit) -> AuditData:
+    """Read the rows of an earlier audit from their source, with its options; features are kept for
+    further audits.
     """
+    config = audit.config
+    multi = audit.multi_label
     names = ["label", "text", "id", "group", "time", "trusted", "test", "labels", "embeddings"]
     names += ["features", "describe", "annotations", "consensus", "ignore", "annotators"]
     if config["data"] is None:
         names.append("pred_probs")
     options = {name: config[name] for name in names if config.get(name) is not None}
-    multi = config.get("multi_label") or {}
     if multi.get("kind") == COLUMNS:
         options["multi_label"] = COLUMNS
     elif multi.get("kind") == "words":
@@ -371,6 +369,7 @@ def read_again(config: dict[str, Any], cache: PathLike | None = None) -> AuditDa
     if multi or config.get("classes_named"):
         options["classes"] = multi["labels"] if multi else config["classes"]
     header = config.get("header", True)
+    cache = cache_beside(audit.folder)
     return read_rows(config["data"], **options, header=header, seed=config["seed"], cache=cache)
 
 

@@ -4,34 +4,18 @@ own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+from noiseproof.audit.described import CellsOf
 from noiseproof.audit.files import Audit
 from noiseproof.data.labels import read_labels
 from noiseproof.data.labelsets import (
     NONE,
     column_cells,
-    column_words,
-    join_sets,
     list_cells,
-    lists_as_sets,
     split_among,
 )
-
-CellsOf = Callable[[str], Sequence[Any]]  # the cells of a column, as a table stores them
-
-
-def set_words(config: Mapping[str, Any], cells_of: CellsOf) -> list[str | None] | None:
-    """Return the word of each row of a table with several labels per row, in columns or in lists;
-    None for others.
-    """
-    multi = config.get("multi_label") or {}
-    if columns := multi.get("columns"):
-        return list(column_words({name: cells_of(name) for name in columns}))
-    if _has_lists(config):
-        return join_sets(lists_as_sets(cells_of(label_name(config))), multi["separator"])
-    return None
 
 
 def label_cells(
@@ -46,9 +30,9 @@ def label_cells(
     ``class_names`` are the names in a data set whose lists have numbers of classes.
     """
     multi = audit.multi_label
-    if columns := multi.get("columns"):
+    if columns := audit.label_columns:
         return column_cells(labels, {name: cells_of(name) for name in columns})
-    name = label_name(audit.config)
+    name = audit.label_name
     if class_names is not None:
         place = f"the class names of {name!r}"
         sets = split_among(
@@ -57,39 +41,10 @@ def label_cells(
         return {
             name: {row: [class_names.index(label) for label in each] for row, each in sets.items()}
         }
-    if _has_lists(audit.config):
+    if audit.has_lists:
         return {name: list_cells(cells_of(name), labels, multi["separator"])}
     spelling = spell_labels(audit, cells_of(name), labels.values())
     return {name: {row: spelling[label] for row, label in labels.items()}}
-
-
-def _has_lists(config: Mapping[str, Any]) -> bool:
-    """Whether the cells of the labels in a table or in a data set are lists."""
-    kind = (config.get("multi_label") or {}).get("kind")
-    return kind == "cells" or (kind == "lists" and config["label"] is None)
-
-
-def given_columns(config: Mapping[str, Any]) -> list[Any]:
-    """Return the columns of the given labels in a table: several that say yes or no, one, or
-    none.
-    """
-    columns = (config.get("multi_label") or {}).get("columns")
-    return list(columns or [name for name in [config["label"]] if name is not None])
-
-
-def check_columns(config: Mapping[str, Any], header: Sequence[Any]) -> None:
-    """Refuse a table without the columns of the labels, or of the ids."""
-    for column in (*given_columns(config), config["id"]):
-        if column is not None and column not in header:
-            raise ValueError(
-                f"Expected the audited table with its column {column!r}, got"
-                f" {', '.join(map(str, header))}."
-            )
-
-
-def label_name(config: Mapping[str, Any]) -> Any:
-    """Return the column of the labels in a table, or their key in a data set."""
-    return config.get("labels_key") if config["label"] is None else config["label"]
 
 
 def spell_labels(audit: Audit, cells: Sequence[Any], names: Collection[str]) -> Mapping[str, Any]:

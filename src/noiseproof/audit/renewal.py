@@ -93,8 +93,7 @@ def _carried(
             raise BadDecisions
         check_decisions(lines, old)
         carried = _carry_over(lines, old, report, is_same, place)
-        rows = report.data.row
-        is_same &= {*old.issues["row"]} == {*rows[rows >= 0].tolist()}
+        is_same &= {*old.issues["row"]} == report.data.audited.keys()
     except BadDecisions:
         carried = None if is_same else []
     except (OSError, ValueError, KeyError):  # without the earlier audit, row numbers mean nothing
@@ -125,10 +124,7 @@ def _carry_over(
     numbers there.
     """
     data = report.data
-    is_audited = data.row >= 0
-    words = [data.classes[k] for k in data.given[is_audited].tolist()]
-    pairs = zip(map(str, data.names[is_audited].tolist()), words, strict=True)
-    rows = dict(zip(data.row[is_audited].tolist(), pairs, strict=True))
+    rows = data.audited
     by_id = {}
     if SOURCES[old.config["kind"]](old.config).has_ids and _agree(old, report, *SOURCE, "id"):
         by_id = _rows_by_id(old, rows)

@@ -14,7 +14,7 @@ import pandas as pd
 import torch
 
 from noiseproof.audit.decisions import Decision
-from noiseproof.audit.files import Audit, cache_beside
+from noiseproof.audit.files import Audit
 from noiseproof.audit.inputs import read_again
 from noiseproof.audit.sources import SOURCES
 from noiseproof.audit.sources.base import AuditData
@@ -216,7 +216,7 @@ def plan_retraining(
     audit = audit.moved(place)
     changes = {int(place[row]): label for row, label in changes.items()}
     decided = {int(place[row]): decision for row, decision in decided.items()}
-    data = read_again(audit.config, cache_beside(audit.folder))
+    data = read_again(audit)
     is_audited = np.isin(data.row, audit.issues["row"].to_numpy())
     data = data.subset(is_audited | (data.row < 0))
     classes, given, corrected, merged = _both_labels(audit, data, changes, becomes or {})

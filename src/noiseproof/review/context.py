@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from functools import cached_property
 from typing import Any
 
-from noiseproof.audit.files import CROWD, Audit, cache_beside, read_crowd, read_votes
+from noiseproof.audit.files import CROWD, Audit, read_crowd, read_votes
 from noiseproof.audit.inputs import read_again
 from noiseproof.audit.sources import Source
 from noiseproof.audit.sources.base import AuditData, NoRows
@@ -148,7 +148,7 @@ class Context(Prepared):
         issues = self.issues
         if isinstance(self.rows, NoRows) and not config.get("embeddings"):
             return
-        data = self.data or read_again(config, cache_beside(self.audit.folder))
+        data = self.data or read_again(self.audit)
         if data.x is None:
             return
         digest = data.source.config["labels_sha256"]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from noiseproof.audit.files import Audit, cache_beside
+from noiseproof.audit.files import Audit
 from noiseproof.audit.inputs import read_again
 from noiseproof.audit.sources.base import NoRows
 from noiseproof.review.context import Context, Prepared
@@ -163,7 +163,7 @@ class Projection(Prepared):
             raise ValueError(self.context.fault)
         data = self.context.data
         if data is None:
-            data = read_again(self.audit.config, cache_beside(self.audit.folder))
+            data = read_again(self.audit)
         if data.pred_probs is None:
             rows = self.context.rows
             raise ValueError(

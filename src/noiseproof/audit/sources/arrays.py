@@ -58,17 +58,17 @@ class LabelSource(Source):
 
     def _with_labels(self, labels: Array, classes: Sequence[str] | None) -> AuditData:
         labels = labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels
-        self.words = as_words(labels)
+        self.row_words = as_words(labels)
         # an empty word says that there is no label; what is absent is not labelled
         if self.multi_label and labels.ndim == 1:
             gaps = import_module("pandas").isna(labels)
             words = [
                 None if gap else word or NO_LABEL
-                for word, gap in zip(self.words, gaps, strict=True)
+                for word, gap in zip(self.row_words, gaps, strict=True)
             ]
             labels = np.array(words, dtype=object)
         given, names = encode_given(labels, classes, "labels")
-        self.config["labels_sha256"] = labels_digest(self.words)
+        self.config["labels_sha256"] = labels_digest(self.row_words)
         data = AuditData(
             Labels.of_classes(names, given), np.arange(len(labels)), len(labels), source=self
         )
@@ -102,16 +102,16 @@ class LabelSource(Source):
         path = Path(self.config.get(self.labels_entry) or "")
         if self.is_voted or not path.is_file():
             return None
-        return label_words(self.config, self.open_labels(path))
+        return label_words(self, self.open_labels(path))
 
     @cached_property
-    def words(self) -> list[str]:
+    def row_words(self) -> list[str]:
         """The labels, which were just read, or are in a file."""
         return self.labels or []
 
     @cached_property
     def row_digests(self) -> Digests:
-        return digest_words(self.words)
+        return digest_words(self.row_words)
 
     def default_out(self) -> Path:
         return Path(f"corrected{'.csv' if self.is_voted else '.npy'}")
@@ -201,7 +201,7 @@ class ArraySource(LabelSource):
     def row_digests(self) -> Digests:
         # which is set where they are in memory
         has_inputs = self.config.get("data") or "inputs" in self.__dict__
-        words = [""] * len(self.inputs) if has_inputs and self.is_voted else self.words
+        words = [""] * len(self.inputs) if has_inputs and self.is_voted else self.row_words
         return self._digest(self.inputs, words) if has_inputs else digest_words(words)
 
     def _digest(self, inputs: Any, words: Sequence[str]) -> Digests:

@@ -16,6 +16,7 @@ from torch.utils.data import Dataset as TorchDataset
 
 from noiseproof.audit.copies import corrected_labels, corrected_table, is_table
 from noiseproof.audit.correction import Correction
+from noiseproof.audit.described import DescribedLabels
 from noiseproof.audit.files import Audit, same_labels
 from noiseproof.audit.rows import Digests, digest_all, digest_words, find_rows
 from noiseproof.core.arrays import Array, Bools, Floats32, Ints
@@ -41,6 +42,13 @@ class AuditData(Rows):
     """Rows to audit, and the source that they were read from."""
 
     source: Source
+
+    @property
+    def audited(self) -> dict[int, tuple[str, str]]:
+        """The id and the word of each audited row, by its number in the source."""
+        words = np.array(self.classes, dtype=object)[self.given].tolist()
+        rows = zip(self.row.tolist(), map(str, self.names.tolist()), words, strict=True)
+        return {row: (id, word) for row, id, word in rows if row >= 0}
 
     def __repr__(self) -> str:
         features = "" if self.x is None else f", {counted(self.x.shape[1], 'feature')}"
@@ -127,7 +135,7 @@ class NoRows(ShownRows):
         return {"note": self.note}
 
 
-class Source(ShownRows):
+class Source(DescribedLabels, ShownRows):
     """One kind of data to audit, registered under the name that config.json has as ``kind``.
 
     ``config`` holds the entries of config.json about the data: paths, columns, and after ``read``
@@ -143,7 +151,7 @@ class Source(ShownRows):
     feature_kind: ClassVar[Kind | None] = None
 
     def __init__(self, config: Mapping[str, Any]) -> None:
-        self.config = dict(config)
+        self.config: dict[str, Any] = dict(config)
 
     @abstractmethod
     def accepts(self, request: Request) -> bool:
@@ -239,16 +247,6 @@ class Source(ShownRows):
                 f"Expected the labels that were audited, an array, got a table for the {self.name}."
             )
         return corrected_labels(audit, data, correction)
-
-    @property
-    def is_voted(self) -> bool:
-        """Whether the audited labels are the consensus of annotators, and in no column or file."""
-        return bool(self.config.get("voted"))
-
-    @property
-    def multi_label(self) -> Mapping[str, Any]:
-        """How rows with several labels spell them, as in config.json; empty where a row has one."""
-        return self.config.get("multi_label") or {}
 
     def without_names(self, request: Request) -> Request:
         """The request where ``classes`` of rows with several labels are kept as those: a word

@@ -100,7 +100,7 @@ class PredictionSource(LabelSource):
             )
 
     def __len__(self) -> int:
-        return len(self.words)
+        return len(self.row_words)
 
     def show(self, row: int, id: str) -> Content:
         """Return the most likely classes; whoever is asked blind does not see them."""

@@ -15,7 +15,6 @@ from noiseproof.audit.copies import corrected_table, is_table
 from noiseproof.audit.correction import Correction
 from noiseproof.audit.csvfile import packing
 from noiseproof.audit.files import Audit, same_id
-from noiseproof.audit.labelcells import check_columns, given_columns, set_words
 from noiseproof.audit.pictures import PixelColumns, find_pixels
 from noiseproof.audit.records import FrameRecords, Records, open_records
 from noiseproof.audit.rows import Digests
@@ -49,7 +48,7 @@ class TableSource(TableReader):
     def records(self) -> Records:
         if self.config.get("data") is None:
             return FrameRecords(self.as_given if self.multi_label else self._whole_frame())
-        columns = [*given_columns(self.config), self.config["text"], self.config["id"]]
+        columns = [*self.given_columns, self.config["text"], self.config["id"]]
         return open_records(
             Path(self.config["data"]), columns, header=self.config.get("header", True)
         )
@@ -62,9 +61,9 @@ class TableSource(TableReader):
         label = self.config["label"]
         if label is None:
             return None
-        if not {*given_columns(self.config)} <= {*self.records.header}:
+        if not {*self.given_columns} <= {*self.records.header}:
             return []
-        sets = set_words(self.config, self.records.values)
+        sets = self.set_words(self.records.values)
         return self.records.column(label) if sets is None else [word or "" for word in sets]
 
     @cached_property
@@ -80,7 +79,7 @@ class TableSource(TableReader):
 
     def find_rows(self, audit: Audit, outcomes: Mapping[int, object]) -> Ints:
         self.locate(audit.folder)
-        check_columns(self.config, self.records.header)
+        self.check_columns(self.records.header)
         return super().find_rows(audit, outcomes)
 
     def show(self, row: int, id: str) -> Content:
@@ -102,7 +101,7 @@ class TableSource(TableReader):
     def pixels(self) -> PixelColumns | None:
         """The columns that are a picture, which is shown instead; None if there are none."""
         roles = {self.config[role] for role in ("text", "id", "group", "time")}
-        roles |= {*self.config["annotators"], *given_columns(self.config)}
+        roles |= {*self.config["annotators"], *self.given_columns}
         return find_pixels(
             ["" if name in roles else str(name) for name in self.records.header], self.records
         )
@@ -115,9 +114,7 @@ class TableSource(TableReader):
         pixels = () if self.pixels is None else self.pixels.positions
         header = self.records.header
         return [
-            k
-            for k, name in enumerate(header)
-            if k not in pixels and name not in given_columns(self.config)
+            k for k, name in enumerate(header) if k not in pixels and name not in self.given_columns
         ]
 
     @property

@@ -11,7 +11,6 @@ import numpy as np
 import pandas as pd
 
 from noiseproof.audit.files import as_ids, as_words, labels_digest
-from noiseproof.audit.labelcells import given_columns, set_words
 from noiseproof.audit.sources.annotations import first_labels, place_votes
 from noiseproof.audit.sources.base import AuditData, Request, Source
 from noiseproof.core.arrays import Array, Bools, Floats, Floats32, Ints
@@ -22,7 +21,6 @@ from noiseproof.data.given import encode_given, is_missing
 from noiseproof.data.labelsets import NONE as NO_LABEL
 from noiseproof.data.labelsets import (
     Labels,
-    LabelWords,
     empty_cells,
     has_lists,
     lists_as_sets,
@@ -195,11 +193,6 @@ class TableReader(Source):
         )
         return frame.reset_index(drop=True)
 
-    @property
-    def label_columns(self) -> list[str]:
-        """Columns that say yes or no, one for each label; empty where one column has the labels."""
-        return list(self.multi_label.get("columns") or ())
-
     def _with_label(self, frame: pd.DataFrame) -> pd.DataFrame:
         """The table with one column of words in place of lists, or of several columns that say yes
         or no.
@@ -209,7 +202,7 @@ class TableReader(Source):
                 f"Expected the label columns {preview(absent)}, there are"
                 f" {preview(list(frame.columns), 20)}."
             )
-        words = set_words(self.config, lambda name: frame[name].tolist())
+        words = self.set_words(lambda name: frame[name].tolist())
         if words is None:
             return frame
         return frame.drop(columns=self.label_columns).assign(
@@ -241,7 +234,7 @@ class TableReader(Source):
     @property
     def _given_columns(self) -> list[Any]:
         """The columns of given labels; without one, the first annotator's, or None."""
-        return given_columns(self.config) or [next(iter(self.config["annotators"]), None)]
+        return self.given_columns or [next(iter(self.config["annotators"]), None)]
 
     @property
     def _label_column(self) -> Any:
@@ -323,7 +316,7 @@ class TableReader(Source):
 
     def _labels_in(self, frame: pd.DataFrame) -> set[str]:
         words = {*as_words(frame[self.config["label"] or self._label_column])}
-        split = LabelWords.of(self.config).split
+        split = self.words.split
         return {name for word in words for name in split(word)}
 
     def _read_other(self, table: Any) -> pd.DataFrame:
