@@ -76,7 +76,7 @@ def corrected(
     correction = _correction(
         audit, plan.changes, plan.becomes, left_out, fixed, plan.decided, votes
     )
-    return _source(audit).corrected(audit, data, correction)
+    return _source(audit).corrected(data, correction)
 
 
 def _correction(
@@ -97,7 +97,14 @@ def _correction(
         labels = {}
         becomes = {}
     return Correction(
-        labels, becomes, fix.left_out.union(left_out), consensus, fix.columns, fix.cells, link
+        audit,
+        labels,
+        becomes,
+        fix.left_out.union(left_out),
+        consensus,
+        fix.columns,
+        fix.cells,
+        link,
     )
 
 
@@ -227,12 +234,10 @@ def write_corrected(
             f"Expected no rows to leave out of {source.files or 'labels alone'}, got {count}."
         )
     place = source.find_rows(audit, correction.outcomes)
-    audit, correction = correction.moved(
-        audit, place, source.labels if correction.becomes else None
-    )
+    correction = correction.moved(place, source.labels if correction.becomes else None)
 
     def write(path: Path) -> None:
-        source.write(audit, correction, path)
+        source.write(correction, path)
 
     if not out.exists() and not out.is_symlink():
         write(out)

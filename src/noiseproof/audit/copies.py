@@ -16,7 +16,7 @@ from torch.utils.data import Dataset as TorchDataset
 from noiseproof.audit.correction import Cells, Correction
 from noiseproof.audit.csvfile import Changes
 from noiseproof.audit.described import DescribedLabels
-from noiseproof.audit.files import Audit, as_words
+from noiseproof.audit.files import as_words
 from noiseproof.audit.labelcells import spell_labels
 from noiseproof.audit.records import replaced
 from noiseproof.audit.rows import Digests, digest_frame
@@ -34,17 +34,18 @@ def is_table(data: Any) -> bool:
     )
 
 
-def corrected_table(audit: Audit, data: Any, correction: Correction, digests: bool) -> Any:
+def corrected_table(data: Any, correction: Correction, digests: bool) -> Any:
     """Return a table corrected in a copy: of pandas, polars or Hugging Face, or of another library
     its labels alone.
 
     Rows that moved are found by their ``digests``.
     """
     if type(data).__name__ == "LazyFrame":
-        return corrected_table(audit, data.collect(), correction, digests).lazy()
+        return corrected_table(data.collect(), correction, digests).lazy()
     library = library_of(data)
     frame = as_frame(data)
     table = data if library in SAME_KIND else frame
+    audit = correction.audit
     audit.check_columns(list(frame.columns))
     label = audit.label_name
     words = None
@@ -52,12 +53,12 @@ def corrected_table(audit: Audit, data: Any, correction: Correction, digests: bo
         sets = audit.set_words(lambda name: frame[name].tolist())
         words = as_words(frame[label]) if sets is None else [word or "" for word in sets]
     now = digest_frame(frame) if digests else None
-    audit, correction = correction.found_in(audit, now, words)
+    correction = correction.found_in(now, words)
     class_names = None
     if library == "datasets" and label is not None:
         class_names = list_class_names(table.features[label])
     changes = correction.changes(
-        audit, list(frame.columns), lambda name: _stored_cells(table, name), class_names
+        list(frame.columns), lambda name: _stored_cells(table, name), class_names
     )
     if table is data:
         return _changed(table, changes)
@@ -111,7 +112,6 @@ def _changed(table: Any, changes: Changes) -> Any:
 
 
 def corrected_labels(
-    audit: Audit,
     labels: Any,
     correction: Correction,
     digest: Callable[[list[str]], Digests] | None = None,
@@ -122,9 +122,8 @@ def corrected_labels(
     ``digest`` returns the digests of their inputs with their words, by which rows that moved are
     found.
     """
-    words = label_words(audit, labels)
-    audit, correction = correction.found_in(audit, digest and digest(words), words)
-    return with_labels(audit, labels, correction.labels)
+    words = label_words(correction.audit, labels)
+    return with_labels(labels, correction.found_in(digest and digest(words), words))
 
 
 def label_words(described: DescribedLabels, labels: Any) -> list[str]:
@@ -139,13 +138,14 @@ def label_words(described: DescribedLabels, labels: Any) -> list[str]:
     return as_words(as_array(labels).ravel())
 
 
-def with_labels(audit: Audit, labels: Any, new: Mapping[int, str]) -> Any:
-    """Return a copy of labels, or of a matrix or lists of them, with ``new`` ones in some rows."""
-    multi = audit.multi_label
+def with_labels(labels: Any, correction: Correction) -> Any:
+    """Return a copy of labels, or of a matrix or lists of them, with the corrected ones."""
+    new = correction.labels
+    multi = correction.audit.multi_label
     if multi.get("kind") in SETS:
         return with_sets(labels, new, multi["separator"], multi["labels"])
     cells = list(as_array(labels).ravel())  # of dates, `tolist` would make numbers
-    spelling = spell_labels(audit, cells, new.values())
+    spelling = spell_labels(correction.audit, cells, new.values())
     return with_values(labels, {row: spelling[name] for row, name in new.items()})
 
 
@@ -157,7 +157,10 @@ def with_values(labels: Any, changes: Mapping[int, Any]) -> Any:
         return type(labels)(labels.name, replaced(labels.to_list(), changes), dtype=labels.dtype)
     if hasattr(labels, "iloc"):
         return _with_series_values(labels, changes)
-    plain = {row: _as_python(value) for row, value in changes.items()}
+    plain = {
+        row: value.item() if isinstance(value, (np.generic, Tensor)) else value
+        for row, value in changes.items()
+    }
     if isinstance(labels, (list, tuple)):
         return type(labels)(replaced(labels, plain))
     if isinstance(labels, Tensor):
@@ -170,10 +173,6 @@ def with_values(labels: Any, changes: Mapping[int, Any]) -> Any:
     # Words may need more room than before; numbers keep their type.
     written = np.array(cells, dtype=None if array.dtype.kind in "US" else array.dtype)
     return written.astype(np.promote_types(written.dtype, array.dtype)).reshape(array.shape)
-
-
-def _as_python(value: Any) -> Any:
-    return value.item() if isinstance(value, (np.generic, Tensor)) else value
 
 
 def _with_series_values(labels: Any, changes: Mapping[int, Any]) -> Any:

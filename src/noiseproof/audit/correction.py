@@ -27,8 +27,9 @@ Cells = dict[str, list[Any]]  # of each row of the source, None for none
 
 @dataclass(frozen=True)
 class Correction:
-    """The changes to data, by the numbers of its rows."""
+    """The changes to the data of an audit, by the numbers of its rows."""
 
+    audit: Audit
     labels: Mapping[int, str]
     # classes that are merged into others, in all rows
     becomes: Mapping[str, str] = field(default_factory=dict)
@@ -51,15 +52,12 @@ class Correction:
             labels = dict(enumerate(self.consensus[LABEL]))
         return {**labels, **dict.fromkeys(self.left_out)}
 
-    def moved(
-        self, audit: Audit, place: Ints, words: Sequence[str] | None
-    ) -> tuple[Audit, Correction]:
-        """Return the audit and its correction with the numbers that rows have now, ``place``
-        (source_rows,).
+    def moved(self, place: Ints, words: Sequence[str] | None) -> Correction:
+        """Return the correction with the numbers that rows have now, ``place`` (source_rows,).
 
         ``words`` are the labels that the data has now: labels of merged classes change, too.
         """
-        audit = audit.moved(place)
+        audit = self.audit.moved(place)
         left_out = frozenset(place[list(self.left_out)].tolist())
         new = {int(place[row]): label for row, label in self.labels.items()}
         labels = merge_labels(audit, new, self.becomes, words)
@@ -68,32 +66,29 @@ class Correction:
             order = np.argsort(place).tolist()
             consensus = {name: [column[row] for row in order] for name, column in consensus.items()}
         kept = {row: label for row, label in labels.items() if row not in left_out}
-        return audit, replace(self, labels=kept, left_out=left_out, consensus=consensus)
+        return replace(self, audit=audit, labels=kept, left_out=left_out, consensus=consensus)
 
-    def found_in(
-        self, audit: Audit, digests: Digests | None, words: Sequence[str] | None
-    ) -> tuple[Audit, Correction]:
-        """Return the audit and its correction for data in memory; labels alone have no ``digests``,
-        and stay whole.
+    def found_in(self, digests: Digests | None, words: Sequence[str] | None) -> Correction:
+        """Return the correction for data in memory; labels alone have no ``digests``, and stay
+        whole.
         """
         if digests is not None:
-            return self.moved(audit, find_rows(audit, digests, self.outcomes), words)
-        if words is not None and not same_labels(audit.config, words):
+            return self.moved(find_rows(self.audit, digests, self.outcomes), words)
+        config = self.audit.config
+        if words is not None and not same_labels(config, words):
             raise ValueError(
                 "Expected the labels that were audited in"
-                f" {audit.config['data'] or audit.config['labels'] or 'memory'}, they or their"
+                f" {config['data'] or config['labels'] or 'memory'}, they or their"
                 " order have changed since. Audit the data again."
             )
-        return self.moved(audit, np.arange(audit.config["source_rows"]), words)
+        return self.moved(np.arange(config["source_rows"]), words)
 
-    def changes(
-        self, audit: Audit, header: Sequence[Any], cells_of: CellsOf, class_names: Any = None
-    ) -> Changes:
+    def changes(self, header: Sequence[Any], cells_of: CellsOf, class_names: Any = None) -> Changes:
         """Return the changes to a table with the columns ``header``."""
         cells: dict[str, dict[int, Any]] = {}
         added: Cells = {}
         if self.consensus is None:
-            cells |= label_cells(audit, self.labels, cells_of, class_names)
+            cells |= label_cells(self.audit, self.labels, cells_of, class_names)
         else:
             added = named_cells(self.consensus, header)
         for name, rewrite in self.rewritten.items():

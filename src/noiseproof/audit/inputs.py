@@ -215,6 +215,11 @@ def _read_source(
     """Return the rows of ``source`` with what other arguments know of them."""
     rows = _with_sets(source.read(request))
     if test is not None:
+        if not request.needs_features:
+            raise ValueError(
+                f"Expected features of the {source.name} with `test`, got embeddings or"
+                " predictions."
+            )
         rows = replace(rows, test=source.read_test(test, rows, request))
     if request.annotations is not None and rows.labels.votes is None:
         rows = attach_votes(rows, request.annotations, request.classes)

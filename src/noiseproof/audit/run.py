@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.metadata
 import platform
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from inspect import signature
 from typing import Any
 
@@ -109,14 +108,12 @@ def audit(
         evidence = _with_unused(evidence, {"method": method, "epochs": epochs})
         with clock("judging labels"):
             labels = _judge(evidence, goal, seed)
-        spelled = evidence.data.labels.with_words(labels.classes or ())  # also suggested sets
-        evidence = replace(evidence, data=replace(evidence.data, labels=spelled))
+        evidence = evidence.with_words(labels.classes or ())  # also of sets that are suggested
         with clock("other issues"):
             found = find_issues(evidence, labels, issues)
     data = evidence.data
     trained = evidence.training
     assert isinstance(data, AuditData)
-    is_named = estimator is None or isinstance(estimator, str)
     has_folds = trained is not None and mode == "thorough"
     config = {
         "format": FORMAT,
@@ -124,7 +121,7 @@ def audit(
         "classes": list(data.classes),
         "mode": mode if trained else "predictions",
         **training,
-        "estimator": estimator if is_named else repr(estimator),
+        "estimator": repr(estimator) if hasattr(estimator, "fit") else estimator,
         "models": _shares(trained.weights) if trained else [],
         "folds": folds if has_folds else None,
         "goal": goal,

@@ -165,6 +165,7 @@ def file_page(audit: Audit, *, everything: bool = False, max_bytes: int = 20_000
             columns[f"{given},{suggested}"] = ranking.between(given, suggested)
     overview = Overview(audit, context.issues, context.annotators).fixed
     projection = Projection(audit, context, most=min(MOST, max_bytes // (4 * BYTES)))
+    projection.start().join()
     content: dict[str, Any] = {
         "audit": describe(audit, issues, source),
         "row": issues.row.tolist(),
@@ -179,7 +180,7 @@ def file_page(audit: Audit, *, everything: bool = False, max_bytes: int = 20_000
         # by snippets
         "unsaid": sorted(name for name in hidden_columns(audit) if name),
         "overview": overview,
-        "map": projection.show_now(),
+        "map": projection.show(),
     }
     examples = [row for finding in overview["findings"] for row in finding["examples"]]
     ids = {row["row"]: row["id"] for row in examples}

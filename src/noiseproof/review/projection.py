@@ -104,10 +104,6 @@ class Projection(Prepared):
         self.start()
         return {"pending": True} if self.map is None else {"pending": False, **self.map}
 
-    def show_now(self) -> dict[str, Any]:
-        self.start().join()
-        return self.show()
-
     def _prepare(self) -> None:
         try:
             self.map = self.compute()

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from noiseproof.audit.exchange.base import (
     TOOLS,
     Item,
-    Labels,
     NewLabels,
     Row,
     Tool,
@@ -82,7 +81,8 @@ class FiftyOne(Tool):
     def relabelled(self, changes: NewLabels, left_out: Collection[int]) -> str:
         known = self.content.get("classes")
         classes = list(known or ())
-        classes += [n for n in _distinct(changes.values()) if n not in classes]
+        new = dict.fromkeys(name for names in changes.values() for name in names)
+        classes += [name for name in new if name not in classes]
         every = [one for entry in self.content["labels"].values() for one in _entries(entry)]
         labels: dict[str, Any] = {}
         for at, (key, entry) in enumerate(self.content["labels"].items()):
@@ -90,11 +90,11 @@ class FiftyOne(Tool):
                 continue
             if at in changes:
                 old = [(_label(one, known, key), one) for one in _entries(entry)]
-                new = []
+                entries = []
                 for name, ones in paired(old, changes[at]):
                     like = [_without_facts(one) for one in [*_entries(entry), *every, ""][:1]]
-                    new += [_labelled(one, str(name), classes) for one in ones or like]
-                entry = new if is_list_of(changes[at], entry) else new[0]
+                    entries += [_labelled(one, str(name), classes) for one in ones or like]
+                entry = entries if is_list_of(changes[at], entry) else entries[0]
             labels[key] = entry
         written = {**self.content, "labels": labels}
         if known:
@@ -107,10 +107,6 @@ def _entries(entry: Any) -> list[Any]:
     if isinstance(entry, list):
         return entry
     return [] if entry is None else [entry]
-
-
-def _distinct(labels: Iterable[Labels]) -> dict[str, None]:
-    return dict.fromkeys(name for names in labels for name in names)
 
 
 def _without_facts(entry: Any) -> Any:

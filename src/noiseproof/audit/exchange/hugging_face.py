@@ -103,7 +103,11 @@ class ImageFolder(Tool):
                 line = {**line, "label": label if is_list else label[0]}
             lines.append(line)
         if isinstance(self.content, _Table):
-            return _to_table(lines, self.content.header)
+            file = io.StringIO(newline="")
+            writer = csv.DictWriter(file, self.content.header, lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(lines)
+            return file.getvalue()
         return _to_lines(lines)
 
 
@@ -144,14 +148,6 @@ def _read_table(path: Path) -> _Table | None:
             " Quote cells that have a comma, and save the file as UTF-8."
         ) from error
     return lines or None
-
-
-def _to_table(lines: Sequence[Mapping[str, Any]], header: Sequence[str]) -> str:
-    file = io.StringIO(newline="")
-    writer = csv.DictWriter(file, header, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(lines)
-    return file.getvalue()
 
 
 def _to_lines(lines: Sequence[Mapping[str, Any]]) -> str:

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from noiseproof.audit.copies import cell_table, corrected_labels, label_words, with_labels
 from noiseproof.audit.correction import Correction
-from noiseproof.audit.files import Audit, as_words, labels_digest
+from noiseproof.audit.files import as_words, labels_digest
 from noiseproof.audit.memory import INPUTS, LABELS
 from noiseproof.audit.pictures import encode_picture
 from noiseproof.audit.rows import Digests, digest_array, digest_words
@@ -120,7 +120,7 @@ class LabelSource(Source):
     def can_leave_out(self) -> bool:
         return False
 
-    def write(self, audit: Audit, correction: Correction, out: Path) -> None:
+    def write(self, correction: Correction, out: Path) -> None:
         """Write the labels alone, of the same type and shape; of a consensus, a table of the rows'
         numbers with it.
         """
@@ -132,14 +132,14 @@ class LabelSource(Source):
             if correction.consensus is not None:
                 cell_table(correction.consensus).to_csv(part, index=False, lineterminator="\n")
                 return
-            labels = self.open_labels(self.locate(audit.folder, self.labels_entry))
+            labels = self.open_labels(Path(self.config[self.labels_entry]))
             with open(part, "wb") as file:
-                np.save(file, with_labels(audit, labels, correction.labels))
+                np.save(file, with_labels(labels, correction))
 
-    def corrected(self, audit: Audit, data: Any, correction: Correction) -> Any:
+    def corrected(self, data: Any, correction: Correction) -> Any:
         if correction.consensus is not None:
             return cell_table(correction.consensus)
-        return super().corrected(audit, data, correction)
+        return super().corrected(data, correction)
 
 
 @SOURCES.register_class("arrays")
@@ -251,19 +251,19 @@ class ArraySource(LabelSource):
         values = np.where(np.isfinite(inputs), inputs, np.nan).astype(np.float64)
         return {str(k): values[:, k] for k in range(values.shape[1])}
 
-    def corrected(self, audit: Audit, data: Any, correction: Correction) -> Any:
+    def corrected(self, data: Any, correction: Correction) -> Any:
         """Return the labels, or a data set of pictures, corrected; of a consensus, a table of the
         rows' numbers.
         """
         if correction.consensus is not None:
             inputs = load_array(data, "inputs")
-            _, found = correction.found_in(audit, self._digest(inputs, [""] * len(inputs)), None)
+            found = correction.found_in(self._digest(inputs, [""] * len(inputs)), None)
             return cell_table(found.consensus or {})
         found_inputs = _first(data, INPUTS) if isinstance(data, dict) else None
         if found_inputs is None:
-            return super().corrected(audit, data, correction)
+            return super().corrected(data, correction)
         digest = partial(self._digest, load_array(found_inputs, "inputs"))
-        return corrected_labels(audit, data[self.config["labels_key"]], correction, digest)
+        return corrected_labels(data[self.config["labels_key"]], correction, digest)
 
 
 def _first(arrays: Mapping[str, Any], names: Sequence[str]) -> Any:

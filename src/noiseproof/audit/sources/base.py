@@ -198,7 +198,7 @@ class Source(DescribedLabels, ShownRows):
         """Return the number of rows in the source now."""
 
     @abstractmethod
-    def write(self, audit: Audit, correction: Correction, out: Path) -> None:
+    def write(self, correction: Correction, out: Path) -> None:
         """Write a corrected copy to the new path ``out``; the rows are where ``find_rows`` found
         them.
         """
@@ -231,11 +231,11 @@ class Source(DescribedLabels, ShownRows):
         """Whether rows are known by more than their numbers."""
         return self.config["id"] is not None
 
-    def corrected(self, audit: Audit, data: Any, correction: Correction) -> Any:
+    def corrected(self, data: Any, correction: Correction) -> Any:
         """Return the audited data in memory, or its labels alone, corrected in a copy."""
         key = self.config.get("labels_key")
         if library_of(data) == "datasets" and key in data.column_names:
-            return corrected_table(audit, data, correction, digests=False)
+            return corrected_table(data, correction, digests=False)
         if isinstance(data, TorchDataset):
             data = [label for _, label in iterate_pairs(data)]
         elif isinstance(data, dict) and key in data:
@@ -246,7 +246,7 @@ class Source(DescribedLabels, ShownRows):
             raise ValueError(
                 f"Expected the labels that were audited, an array, got a table for the {self.name}."
             )
-        return corrected_labels(audit, data, correction)
+        return corrected_labels(data, correction)
 
     def without_names(self, request: Request) -> Request:
         """The request where ``classes`` of rows with several labels are kept as those: a word

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from noiseproof.audit.correction import Correction
-from noiseproof.audit.files import Audit, is_utf8, labels_digest
+from noiseproof.audit.files import is_utf8, labels_digest
 from noiseproof.audit.pictures import encode_picture
 from noiseproof.audit.rows import Digests, digest_rows, digest_words
 from noiseproof.audit.sources.base import (
@@ -113,10 +113,6 @@ class PictureSource(Source):
         return data.without([("no label", given < 0), *unreadable.items()])
 
     def read_test(self, test: Any, data: AuditData, request: Request) -> OtherRows:
-        if data.x is None or self.config["features"] is None:
-            raise ValueError(
-                "Expected features of the pictures with `test`, got embeddings or predictions."
-            )
         known = Pictures(self.image_files.subset(torch.from_numpy(data.row)))
         other = from_image_folder(test, size=THUMBNAIL, fit="squash")
         labels = data.labels.read([other.classes[k] for k in other.train.y.tolist()])
@@ -209,12 +205,12 @@ class PictureSource(Source):
     def default_out(self) -> Path:
         return Path("corrected")
 
-    def write(self, audit: Audit, correction: Correction, out: Path) -> None:
+    def write(self, correction: Correction, out: Path) -> None:
         """Copy, or link, all files, each picture into the folder of its class; links out of the
         folder stay links.
         """
         changes = correction.labels
-        root = self.locate(audit.folder)
+        root = Path(self.config["data"])
         if odd := [
             name
             for name in changes.values()

@@ -190,19 +190,19 @@ class TableSource(TableReader):
             self.config["data"] is None or table_kind(self.config["data"]) != ".xlsx"
         )  # other cells may refer to rows
 
-    def write(self, audit: Audit, correction: Correction, out: Path) -> None:
+    def write(self, correction: Correction, out: Path) -> None:
         """Write the table; bytes of text and types of Arrow stay as they were."""
-        kind = table_kind(self.locate(audit.folder))
+        kind = table_kind(self.config["data"])
         if table_kind(out) != kind:
             raise ValueError(f"Expected a {kind} file as the original is, got {out}.")
-        changes = correction.changes(audit, self.records.header, self.records.values)
+        changes = correction.changes(self.records.header, self.records.values)
         with replacing(out, overwrite=False) as part, packing(part, out.name) as file:
             self.records.write(changes, file)
 
-    def corrected(self, audit: Audit, data: Any, correction: Correction) -> Any:
+    def corrected(self, data: Any, correction: Correction) -> Any:
         if not is_table(data):
-            return super().corrected(audit, data, correction)
-        return corrected_table(audit, data, correction, digests=True)
+            return super().corrected(data, correction)
+        return corrected_table(data, correction, digests=True)
 
 
 def _shortened(cell: str) -> str:

@@ -374,11 +374,7 @@ class TableReader(Source):
         self, frame: pd.DataFrame, data: AuditData, request: Request
     ) -> OtherFeatures:
         """Return the features of a test set."""
-        if self.fitted is None:
-            raise ValueError(
-                "Expected columns of the table as features with `test`, got embeddings or"
-                " predictions."
-            )
+        assert self.fitted is not None
         x = np.asarray(self.fitted.standardise_(self.fitted.encode(frame)).numpy())
         return OtherFeatures(x, frame, self.fitted.unlike(frame))
 

@@ -39,10 +39,6 @@ class TextSource(TableSource):
     ) -> OtherFeatures:
         """Encode the texts of a test set by an extractor fitted to the audited texts."""
         text = self.config["text"]
-        if data.x is None or self.config["features"] is None:
-            raise ValueError(
-                "Expected features of the texts with `test`, got embeddings or predictions."
-            )
         extractor = text_extractor(self.config["features"])
         rows = data.row[data.row >= 0]
         known = self.frame[text].iloc[rows].astype(str).tolist()

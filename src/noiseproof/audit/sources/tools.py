@@ -13,7 +13,6 @@ import pandas as pd
 from noiseproof.audit.correction import Correction
 from noiseproof.audit.exchange import find_tool
 from noiseproof.audit.exchange.base import Item, Labels, Tool
-from noiseproof.audit.files import Audit
 from noiseproof.audit.records import FrameRecords, Records
 from noiseproof.audit.sources.base import SOURCES, AuditData, Request, Source
 from noiseproof.audit.sources.pictures import PictureSource
@@ -121,9 +120,9 @@ class Annotated(Source):
             return [""]
         return [word]
 
-    def write(self, audit: Audit, correction: Correction, out: Path) -> None:
+    def write(self, correction: Correction, out: Path) -> None:
         """Write the tool's file with other labels; of a folder, a copy with that file."""
-        root = self.locate(audit.folder)
+        root = self.path
         labels = {row: self._labels_of(word) for row, word in correction.labels.items()}
         written = self.tool.relabelled(labels, correction.left_out).encode()
         if root.is_file():

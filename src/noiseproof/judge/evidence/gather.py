@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -166,6 +166,10 @@ class AuditEvidence(Brief):
 
     def with_note(self, note: str) -> AuditEvidence:
         return replace(self, data=replace(self.data, notes=(*self.data.notes, note)))
+
+    def with_words(self, words: Iterable[str]) -> AuditEvidence:
+        """With further words of sets, as `Labels.with_words`."""
+        return replace(self, data=replace(self.data, labels=self.data.labels.with_words(words)))
 
 
 class StageClock:
