@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from noiseproof.analysis.page.shell import environment
+from noiseproof.core.files import Json
 from noiseproof.core.messages import counted, plain, printable, quoted
 from noiseproof.judge.issues.base import NEEDS_ACTION, list_findings
 
@@ -75,7 +76,7 @@ def as_html(report: AuditResult) -> str:
     )
 
 
-def worst_labels(report: AuditResult, most: int) -> list[dict[str, Any]]:
+def worst_labels(report: AuditResult, most: int) -> list[Json]:
     data = report.data
     labels = report.label_issues
     rows = report.order
@@ -98,7 +99,7 @@ def worst_labels(report: AuditResult, most: int) -> list[dict[str, Any]]:
     return worst
 
 
-def _headline(report: AuditResult, summary: dict[str, Any]) -> str:
+def _headline(report: AuditResult, summary: Json) -> str:
     source = report.data.source.config.get("data")
     labels = report.data.labels
     name = f" of {Path(source).name}" if source else ""

@@ -18,7 +18,7 @@ from noiseproof.audit.decisions import FILE as DECISIONS
 from noiseproof.audit.decisions import NO_ROW, BadDecisions, Decision, check_free
 from noiseproof.audit.described import DescribedLabels
 from noiseproof.core.arrays import Ints
-from noiseproof.core.files import check_files, check_place, replacing_all
+from noiseproof.core.files import Json, check_files, check_place, replacing_all
 from noiseproof.core.tablefiles import plain_cell
 from noiseproof.data.sources import PathLike
 
@@ -75,8 +75,8 @@ class Audit(DescribedLabels):
 
     folder: Path
     issues: pd.DataFrame  # a row for each audited row, from the worst label to the best
-    summary: dict[str, Any]
-    config: dict[str, Any]
+    summary: Json
+    config: Json
     key: str  # digest of what decisions are about, to which those in a browser belong
     # decisions by row, where a fix is planned
     decided: Mapping[int, Decision] = field(default_factory=dict)
@@ -104,7 +104,7 @@ class Audit(DescribedLabels):
             zip(self.issues["row"].tolist(), self.issues["given_label"].tolist(), strict=True)
         )
 
-    def spellings(self, cells: Sequence[Any]) -> dict[str, Any]:
+    def spellings(self, cells: Sequence[Any]) -> Json:
         """Return how ``cells``, one for each row of the source, spell each given label, most often
         if in several ways.
         """
@@ -164,7 +164,7 @@ def _key(issues: pd.DataFrame, config: Mapping[str, Any]) -> str:
     return digest.hexdigest()[:16]
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def _read_json(path: Path) -> Json:
     try:
         content = json.loads(path.read_text("utf-8"))
     except (ValueError, RecursionError) as error:
@@ -183,7 +183,7 @@ def renewing_command(config: Mapping[str, Any]) -> str:
     return str(command) if "--force" in str(command).split() else f"{command} --force"
 
 
-def _check(issues: pd.DataFrame, config: dict[str, Any]) -> None:
+def _check(issues: pd.DataFrame, config: Json) -> None:
     needed = (
         "row",
         "is_label_issue",

@@ -22,6 +22,7 @@ from noiseproof.audit.sources.arrays import align, load_array, with_features
 from noiseproof.audit.sources.base import AuditData
 from noiseproof.core.arrays import Array, Bools, Floats32, Ints
 from noiseproof.core.checks import check_word
+from noiseproof.core.files import Json
 from noiseproof.core.messages import Progress, near_file, preview
 from noiseproof.core.plugins import MODULES, load_plugins
 from noiseproof.core.tablefiles import table_kind
@@ -256,7 +257,7 @@ def _read_sets(
     classes: Sequence[str] | None,
     multi_label: str | None,
     has_annotators: bool,
-) -> tuple[Any, Any, Sequence[str] | None, dict[str, Any] | None]:
+) -> tuple[Any, Any, Sequence[str] | None, Json | None]:
     """Return label, labels and classes of words that spell sets, and how they do; as they are for
     one label per row.
     """
@@ -313,7 +314,7 @@ def _comparable_sets(data: AuditData) -> AuditData:
     return replace(data, notes=(*data.notes, f"{note}{preview(few)}."))
 
 
-def _find_source(request: Request, config: dict[str, Any]) -> Source:
+def _find_source(request: Request, config: Json) -> Source:
     """Return the source that accepts the request; refuse what none accepts."""
     path = request.path
     if path is not None:

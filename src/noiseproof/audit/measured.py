@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -19,7 +18,7 @@ from noiseproof.audit.files import FILES, PARQUET, Audit, check_decisions, read_
 from noiseproof.audit.plan import FIRST
 from noiseproof.audit.sample import read_design, read_population
 from noiseproof.core.arrays import Bools, Floats, Ints
-from noiseproof.core.files import replacing, replacing_all
+from noiseproof.core.files import Json, replacing, replacing_all
 from noiseproof.core.messages import counted
 from noiseproof.data.frames import write_csv
 from noiseproof.judge.interval import NEGLIGIBLE
@@ -143,7 +142,7 @@ def _write_issues(folder: Path, changed: pd.DataFrame) -> None:
             table.to_parquet(part(PARQUET), index=False, engine="pyarrow")
 
 
-def _counts(audit: Audit) -> dict[str, Any]:
+def _counts(audit: Audit) -> Json:
     issues = audit.issues[audit.issues["is_label_issue"]]
     others = audit.issues[~audit.issues["is_label_issue"]]
     by_class = Counter(issues["given_label"])
@@ -230,7 +229,7 @@ def _weights(audit: Audit, rows: Ints) -> Floats:
     return np.asarray(design.sizes[strata] / np.bincount(strata)[strata])
 
 
-def _bins(predicted: Floats, wrong: Bools, weight: Floats) -> list[dict[str, Any]]:
+def _bins(predicted: Floats, wrong: Bools, weight: Floats) -> list[Json]:
     """Means of the predictions and of what was measured, in bins of about as many decisions."""
     count = max(1, min(MOST_BINS, len(predicted) // PER_BIN))
     shares = np.linspace(0, 1, count + 1)[1:-1]

@@ -28,7 +28,7 @@ from noiseproof.audit.issues import Issue, WrongLabels
 from noiseproof.audit.rows import Digests
 from noiseproof.audit.sources.base import AuditData
 from noiseproof.core.arrays import Array, Floats32, Ints
-from noiseproof.core.files import replacing_all
+from noiseproof.core.files import Json, replacing_all
 from noiseproof.core.tablefiles import safe_table
 from noiseproof.data.frames import write_csv
 from noiseproof.judge.crowd.confusion import Annotators, VotedRows
@@ -99,14 +99,14 @@ class AuditResult:
         sentences[at] = ["; ".join(filter(None, parts)) + "." for parts in reasons]
         return sentences
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> Json:
         """The contents of summary.json."""
         data = self.data
         recall = self.neighbour_recall
         notes = [*data.notes]
         if recall is not None and recall < 1:
             notes.append(f"Neighbours were found approximately, {recall:.1%} of the true ones.")
-        summary: dict[str, Any] = {
+        summary: Json = {
             "format": FORMAT,
             "source_rows": data.source_rows,
             "rows": int((data.row >= 0).sum()),

@@ -5,7 +5,9 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+
+from noiseproof.core.arrays import Array, Floats, Floats32, Ints
+from noiseproof.core.files import Json
 
 MOST_COLUMNS = 8  # columns that are shown first
 ROWS = 2000  # of a class that are compared
@@ -27,12 +29,12 @@ class ColumnRanking:
     than by chance are left out.
     """
 
-    def __init__(self, columns: Mapping[str, NDArray[Any]], given: NDArray[np.int64]) -> None:
+    def __init__(self, columns: Mapping[str, Array], given: Ints) -> None:
         self.columns = columns
         self.given = given
         self.between = lru_cache(maxsize=1024)(self._between)
 
-    def _between(self, given: int, suggested: int) -> list[dict[str, Any]]:
+    def _between(self, given: int, suggested: int) -> list[Json]:
         one = self._rows(given)
         two = self._rows(suggested)
         if not len(one) or not len(two):
@@ -45,16 +47,14 @@ class ColumnRanking:
                 clear.append({"name": name, **difference})
         return sorted(clear, key=lambda column: -column["separation"])[:MOST_COLUMNS]
 
-    def _rows(self, label: int) -> NDArray[np.int64]:
+    def _rows(self, label: int) -> Ints:
         rows = np.flatnonzero(self.given == label)
         if len(rows) > ROWS:
             rows = rows[np.linspace(0, len(rows) - 1, ROWS).astype(int)]
         return rows
 
 
-def compare_numbers(
-    one: NDArray[np.float64], two: NDArray[np.float64], columns: int = 1
-) -> dict[str, Any] | None:
+def compare_numbers(one: Floats, two: Floats, columns: int = 1) -> Json | None:
     """Return the Kolmogorov–Smirnov statistic of two samples and their percentiles; None if it is
     no more than chance.
 
@@ -77,11 +77,11 @@ def compare_numbers(
     }
 
 
-def _percentiles(values: NDArray[np.float64]) -> list[float]:
+def _percentiles(values: Floats) -> list[float]:
     return [float(f"{value:.5g}") for value in np.percentile(values, SHARES)]
 
 
-def compare_words(one: NDArray[Any], two: NDArray[Any], columns: int = 1) -> dict[str, Any] | None:
+def compare_words(one: Array, two: Array, columns: int = 1) -> Json | None:
     """Return the total variation of two samples of words and the shares of both; None if it is no
     more than chance, by the chi-squared test.
     """
@@ -112,7 +112,7 @@ class WordRanking:
     counted.
     """
 
-    def __init__(self, texts: Sequence[str], given: NDArray[np.int64]) -> None:
+    def __init__(self, texts: Sequence[str], given: Ints) -> None:
         from sklearn.feature_extraction.text import CountVectorizer
 
         vectorizer = CountVectorizer(binary=True, token_pattern=r"(?u)\w+", dtype=np.int32)
@@ -123,7 +123,7 @@ class WordRanking:
             self.names = vectorizer.get_feature_names_out()
         self.texts_with = lru_cache(maxsize=1024)(self._texts_with)
 
-    def _texts_with(self, label: int) -> NDArray[np.int64]:
+    def _texts_with(self, label: int) -> Ints:
         """Return the number of texts of a class that have each word, (V,)."""
         return np.asarray(self.words[self.given == label].sum(axis=0), np.int64).ravel()
 
@@ -155,10 +155,10 @@ class Nearby:
 
     def __init__(
         self,
-        x: NDArray[np.float32],
-        row: NDArray[np.int64],
-        given: NDArray[np.int64],
-        quality: NDArray[np.float64],
+        x: Floats32,
+        row: Ints,
+        given: Ints,
+        quality: Floats,
     ) -> None:
         self.x = x
         self.row = row
@@ -175,7 +175,7 @@ class Nearby:
         others = np.flatnonzero((self.given == label) & (self.row != row))
         return self._closest(others, self.x[at], count)
 
-    def _closest(self, among: NDArray[Any], center: NDArray[Any], count: int) -> list[int]:
+    def _closest(self, among: Array, center: Array, count: int) -> list[int]:
         """Return the rows with the smallest euclidean distance to ``center``."""
         distance = np.linalg.norm(self.x[among] - center, axis=1)
         rows = self.row[among]

@@ -11,6 +11,7 @@ from noiseproof.audit.files import CROWD, Audit, read_crowd, read_votes
 from noiseproof.audit.inputs import read_again
 from noiseproof.audit.sources import Source
 from noiseproof.audit.sources.base import AuditData, NoRows
+from noiseproof.core.files import Json
 from noiseproof.review.comparisons import ColumnRanking, Nearby, WordRanking
 from noiseproof.review.issues import Issues
 
@@ -33,7 +34,7 @@ class AnnotatorFiles:
     def votes(self) -> dict[int, list[list[str]]]:
         return read_votes(self.audit)
 
-    def describe(self) -> list[dict[str, Any]]:
+    def describe(self) -> list[Json]:
         """Return a line for each annotator, the worst first: annotators.csv, and the disputed rows.
 
         These are labels called wrong on rows where they disagree with the consensus.
@@ -61,7 +62,7 @@ def hidden_columns(audit: Audit) -> set[str]:
 
 def snippet(
     content: Mapping[str, Any], columns: Iterable[str], hidden: Collection[str] = ()
-) -> dict[str, Any]:
+) -> Json:
     """Return the beginning of a text, or the cells in ``columns``, by default the first that say
     something.
 
@@ -161,7 +162,7 @@ class Context(Prepared):
 
     # Showing
 
-    def show(self, row: int) -> dict[str, Any]:
+    def show(self, row: int) -> Json:
         """Return what the page shows with an audited row."""
         is_pending = self.start().is_alive()  # asked first: what follows is then complete
         at = self.issues.position[row]
@@ -196,7 +197,7 @@ class Context(Prepared):
             "note": self.note,
         }
 
-    def show_briefly(self, row: int, columns: Iterable[str] = ()) -> dict[str, Any]:
+    def show_briefly(self, row: int, columns: Iterable[str] = ()) -> Json:
         """Return what names an audited row, and a part of it."""
         at = self.issues.position[row]
         id = self.issues.id[at]

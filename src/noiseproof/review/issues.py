@@ -6,12 +6,13 @@ import math
 from collections import Counter
 from dataclasses import replace
 from functools import cached_property, lru_cache
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from noiseproof.audit.files import NUMBERS, Audit
+from noiseproof.core.arrays import Ints
+from noiseproof.core.files import Json
 from noiseproof.judge.issues import badges
 
 Sort = Literal["quality", "given", "suggested", "row", "id"]
@@ -28,7 +29,7 @@ class Issues:
             audit = replace(audit, issues=audit.issues[audit.issues["is_label_issue"]])
         frame = audit.issues
         self.classes = audit.classes
-        self.row: NDArray[np.int64] = frame["row"].to_numpy(dtype=np.int64)
+        self.row: Ints = frame["row"].to_numpy(dtype=np.int64)
         self.id: list[str] = frame["id"].tolist()
         self.why: list[str] = frame["why"].tolist()
         self.given = audit.class_numbers("given_label")
@@ -52,7 +53,7 @@ class Issues:
     def __len__(self) -> int:
         return len(self.row)
 
-    def __getitem__(self, i: int) -> dict[str, Any]:
+    def __getitem__(self, i: int) -> Json:
         """Return what a page shows of issue ``i``."""
         return {
             "row": int(self.row[i]),
@@ -65,16 +66,16 @@ class Issues:
         }
 
     @property
-    def by_row(self) -> NDArray[np.int64]:
+    def by_row(self) -> Ints:
         """The class of each row of the source, −1 where it is not among these."""
         return np.where(self.at < 0, -1, self.given[self.at])
 
-    def audited(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    def audited(self, rows: Ints) -> Ints:
         """Return the places of the ``rows`` that are among these; −1 stands for no row."""
         is_audited = (rows >= 0) & (self.at[rows] >= 0)
         return is_audited.nonzero()[0]
 
-    def pairs(self) -> list[dict[str, Any]]:
+    def pairs(self) -> list[Json]:
         """Return class pairs and their number of issues, the most frequent first."""
         counts = Counter(zip(self.given.tolist(), self.suggested.tolist(), strict=True))
         return [
@@ -97,7 +98,7 @@ class Issues:
         order = np.lexsort((self.row[others], self.given[others] == self.given[i]))
         return [int(other) for other in self.row[others[order]][:DUPLICATES]]
 
-    def _order(self, sort: Sort, descending: bool) -> NDArray[np.int64]:
+    def _order(self, sort: Sort, descending: bool) -> Ints:
         """Return the positions in an order; equal ones stay as the audit has them, the worst label
         first.
         """
@@ -112,7 +113,7 @@ class Issues:
         return np.lexsort([*ties, -first if descending else first])
 
     @cached_property
-    def id_rank(self) -> NDArray[np.int64]:
+    def id_rank(self) -> Ints:
         """Places of the ids in their order: whole numbers by value, before words."""
         keys = [(0, int(id), id) if id.isascii() and id.isdigit() else (1, 0, id) for id in self.id]
         place = {key: i for i, key in enumerate(sorted(set(keys)))}

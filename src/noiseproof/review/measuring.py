@@ -7,12 +7,12 @@ import threading
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from noiseproof.audit.decisions import FILE as DECISIONS
 from noiseproof.audit.decisions import Choice, Decision
 from noiseproof.audit.files import Audit
 from noiseproof.audit.sample import open_design, read_design
+from noiseproof.core.files import Json
 from noiseproof.judge.measure.design import (
     Design,
     Question,
@@ -49,9 +49,7 @@ def population(audit: Audit, design: Design | None) -> Population | None:
     return None if design is None else Population.of(audit, design)
 
 
-def show_estimates(
-    population: Population | None, answers: Sequence[Decision]
-) -> dict[str, Any] | None:
+def show_estimates(population: Population | None, answers: Sequence[Decision]) -> Json | None:
     """Return what a page shows of the measured ``answers``; None while there are none."""
     measured = measure(population, answers)
     if measured is None:
@@ -140,7 +138,7 @@ class Measuring:
             return False
         return self.measured[question.row].reviewer == reviewer
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Json:
         """Return what the page needs to know once."""
         following = [
             {"command": command, "why": why} for command, why in self._next_commands().items()
@@ -159,18 +157,18 @@ class Measuring:
             command("apply", self.audit, path): "writes the corrected data.",
         }
 
-    def state(self, reviewer: str) -> dict[str, Any]:
+    def state(self, reviewer: str) -> Json:
         """Return the question that is asked now (null: all are answered), the last answer, and what
         was measured.
         """
         with self._lock:
             return self._state(reviewer)
 
-    def _state(self, reviewer: str) -> dict[str, Any]:
+    def _state(self, reviewer: str) -> Json:
         question = self._question(reviewer)
         answered = self._answered(reviewer)
         rows = self._done()
-        state: dict[str, Any] = {
+        state: Json = {
             "question": None,
             "last": None,
             "progress": {"measured": rows, "total": max(rows, self.total)},
@@ -193,7 +191,7 @@ class Measuring:
         answered = (answer.row for answer in self._answered(reviewer))
         return row == self._current.get(reviewer) or row in answered
 
-    def _shown(self, row: int) -> dict[str, Any]:
+    def _shown(self, row: int) -> Json:
         """Return what a page may show of a question: blind, only where its row is."""
         if self.plan.blind:
             return {"row": row}
@@ -201,7 +199,7 @@ class Measuring:
 
     def answer(
         self, row: int, number: int | None, choice: Choice, label: str | None, reviewer: str
-    ) -> dict[str, Any]:
+    ) -> Json:
         """Save the answer to the current question, or undo the last one; ValueError for any other
         question.
         """
@@ -287,7 +285,7 @@ class Proposing(Measuring):
     def _done(self) -> int:
         return self.total - len(self.open)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Json:
         return super().describe() | {"done": "looked at"}
 
     def _next_commands(self) -> dict[str, str]:

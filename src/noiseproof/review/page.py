@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from noiseproof.analysis.page.shell import pack, render
 from noiseproof.audit.files import NUMBERS, Audit
 from noiseproof.audit.sources import Source, open_rows
 from noiseproof.audit.sources.base import NoRows
+from noiseproof.core.arrays import Ints
+from noiseproof.core.files import Json
 from noiseproof.judge.issues.base import issue_types, list_findings
 from noiseproof.judge.issues.spelling import class_spellings
 from noiseproof.review.context import (
@@ -48,7 +49,7 @@ BINS = 40  # of the histogram of qualities
 EXAMPLES = 6  # rows to look at of each finding
 
 
-def describe(audit: Audit, issues: Issues, rows: Source | NoRows) -> dict[str, Any]:
+def describe(audit: Audit, issues: Issues, rows: Source | NoRows) -> Json:
     data = audit.config.get("data") or audit.config.get("labels") or ""
     return {
         "name": Path(data).name,
@@ -86,7 +87,7 @@ class Overview:
             finding | {"examples": _examples(audit, rows, finding)}
             for finding in list_findings(audit.summary)
         ]
-        self.fixed: dict[str, Any] = {
+        self.fixed: Json = {
             "matrix": {
                 "given": (self.pairs // K).tolist(),
                 "suggested": (self.pairs % K).tolist(),
@@ -107,7 +108,7 @@ class Overview:
             "annotators": annotators.describe(),
         }
 
-    def show(self, decided_rows: NDArray[np.int64]) -> dict[str, Any]:
+    def show(self, decided_rows: Ints) -> Json:
         """Return all counts, given the numbers of the rows that are decided."""
         decided = np.isin(self.issue, self.at[decided_rows])
         by_pair = np.bincount(self.pair[decided], minlength=len(self.pairs))
@@ -118,7 +119,7 @@ class Overview:
         }
 
 
-def _histogram(rows: Issues, at: NDArray[np.int64]) -> list[list[int]]:
+def _histogram(rows: Issues, at: Ints) -> list[list[int]]:
     """Return the number of labels of each class in each bin of quality, (K, BINS)."""
     at = at[np.isfinite(rows.quality[at])]
     K = len(rows.classes)
@@ -127,7 +128,7 @@ def _histogram(rows: Issues, at: NDArray[np.int64]) -> list[list[int]]:
     return [[int(count) for count in of_class] for of_class in counts]
 
 
-def _examples(audit: Audit, rows: Issues, finding: dict[str, Any]) -> list[dict[str, Any]]:
+def _examples(audit: Audit, rows: Issues, finding: Json) -> list[Json]:
     """Return rows that a finding is about, near-duplicates of each other together and conflicting
     ones first.
     """
@@ -166,7 +167,7 @@ def file_page(audit: Audit, *, everything: bool = False, max_bytes: int = 20_000
     overview = Overview(audit, context.issues, context.annotators).fixed
     projection = Projection(audit, context, most=min(MOST, max_bytes // (4 * BYTES)))
     projection.start().join()
-    content: dict[str, Any] = {
+    content: Json = {
         "audit": describe(audit, issues, source),
         "row": issues.row.tolist(),
         "id": issues.id,

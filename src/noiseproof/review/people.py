@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 from noiseproof.audit.decisions import Decision, DecisionLog
 from noiseproof.audit.plan import differ, independent_pair
 from noiseproof.audit.rows import mixed
+from noiseproof.core.arrays import Bools, Floats, Ints
+from noiseproof.core.files import Json
 from noiseproof.judge.measure.interval import agreement
 from noiseproof.judge.saved import ROW_CHOICES
 from noiseproof.review.issues import Issues
@@ -89,7 +91,7 @@ class People:
         self.choice = np.zeros(count, dtype=np.int8)  # 0: open, else 1 + the number of the choice
         self.is_conflict = np.zeros(count, dtype=bool)
         self.opinions = np.zeros(count, dtype=np.int16)  # people who decided
-        self.decided: dict[str, NDArray[np.bool_]] = {}  # (N,) of each reviewer
+        self.decided: dict[str, Bools] = {}  # (N,) of each reviewer
         self.pairs: dict[int, tuple[Decision, Decision]] = {}  # independent answers on a row
         # rows, as they were decided; the number of them is the version of a page
         self.changes: list[int] = []
@@ -121,14 +123,14 @@ class People:
         """Return what stands of the decisions on a row, without notes."""
         return [line for line in self.log.standing.lines(row) if line.decision != "note"]
 
-    def _decided(self, name: str) -> NDArray[np.bool_]:
+    def _decided(self, name: str) -> Bools:
         return self.decided.setdefault(name, np.zeros(len(self.issues), dtype=bool))
 
     def choice_for(self, reviewer: str) -> NDArray[np.int8]:
         """Return ``choice`` as a reviewer may see it: open where a second opinion is asked for."""
         return np.where(self.asks_again(reviewer), np.int8(0), self.choice)
 
-    def asks_again(self, reviewer: str, at: Any = slice(None)) -> NDArray[np.bool_]:
+    def asks_again(self, reviewer: str, at: Any = slice(None)) -> Bools:
         """Which issues, (N,), or that ``at`` a place, need a second opinion of this reviewer, who
         sees no first.
         """
@@ -139,7 +141,7 @@ class People:
         """Return whether a decision of this reviewer on a row is a second opinion."""
         return bool(self.asks_again(reviewer, self.issues.position[row]))
 
-    def describe(self, row: int, reviewer: str) -> dict[str, Any]:
+    def describe(self, row: int, reviewer: str) -> Json:
         """Return what the page shows of a row about other people: who decided what, and whether
         they disagree.
         """
@@ -152,7 +154,7 @@ class People:
             ]
         return {"by": by, "conflict": bool(self.is_conflict[self.issues.position[row]])}
 
-    def show(self, reviewer: str) -> dict[str, Any]:
+    def show(self, reviewer: str) -> Json:
         """Return who reviews, what each decided, where they are, and how far they agree."""
         at = {name: row for row, name in self.leases.rows().items()}
         counts = dict.fromkeys(self.names, 0)
@@ -175,7 +177,7 @@ class People:
             "version": len(self.changes),
         }
 
-    def agreement(self) -> dict[str, Any] | None:
+    def agreement(self) -> Json | None:
         """Return how far two people agree who did not see each other's decision; None without
         any.
         """
@@ -195,7 +197,7 @@ class People:
         return None if since > len(self.changes) or len(rows) > MOST_CHANGES else list(rows)
 
 
-def hashed(row: NDArray[np.int64]) -> NDArray[np.float64]:
+def hashed(row: Ints) -> Floats:
     """Return a number in [0, 1) for each row that looks random and is always the same.
 
     >>> hashed(np.arange(3)).round(3).tolist()

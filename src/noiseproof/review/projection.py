@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from noiseproof.audit.files import Audit
 from noiseproof.audit.inputs import read_again
 from noiseproof.audit.sources.base import NoRows
+from noiseproof.core.arrays import Array, Floats32, Ints
+from noiseproof.core.files import Json
 from noiseproof.review.context import Context, Prepared
 from noiseproof.review.issues import Issues
 
@@ -24,15 +26,13 @@ BYTES = 14  # of a row in an answer
 STEPS = 2**16 - 1  # of a coordinate
 
 
-def log_ratios(probabilities: NDArray[np.floating[Any]]) -> NDArray[np.float32]:
+def log_ratios(probabilities: NDArray[np.floating[Any]]) -> Floats32:
     """Return log p − mean log p of each row (N, K) (Aitchison 1982), with p at least 0.001."""
     logs = np.log(np.maximum(probabilities, 1e-3))
     return np.asarray(logs - logs.mean(1, keepdims=True), np.float32)
 
 
-def project(
-    x: NDArray[np.float32], shown: NDArray[np.int64], method: str, *, seed: int = 0
-) -> NDArray[np.float32]:
+def project(x: Floats32, shown: Ints, method: str, *, seed: int = 0) -> Floats32:
     """Return the rows ``shown`` of features ``x`` (N, D) in the plane, (n, 2), by ``PCA`` or
     ``UMAP``.
     """
@@ -65,7 +65,7 @@ def umap_version() -> str:
         return ""
 
 
-def choose_rows(issues: Issues, *, most: int = MOST, seed: int = 0) -> NDArray[np.int64]:
+def choose_rows(issues: Issues, *, most: int = MOST, seed: int = 0) -> Ints:
     """Return the positions of the rows on a map: the worst labels first, then a sample of the
     others.
     """
@@ -75,7 +75,7 @@ def choose_rows(issues: Issues, *, most: int = MOST, seed: int = 0) -> NDArray[n
     return np.concatenate([worst, others[np.sort(sample)]])
 
 
-def to_steps(points: NDArray[np.float32]) -> tuple[NDArray[np.uint16], int]:
+def to_steps(points: Floats32) -> tuple[NDArray[np.uint16], int]:
     """Return points (n, 2) as whole numbers, both axes to one scale, and how many far ones were
     moved to the edge.
     """
@@ -98,9 +98,9 @@ class Projection(Prepared):
         self.context = context
         self.most = most
         self.seed = int(audit.config["seed"])
-        self.map: dict[str, Any] | None = None
+        self.map: Json | None = None
 
-    def show(self) -> dict[str, Any]:
+    def show(self) -> Json:
         self.start()
         return {"pending": True} if self.map is None else {"pending": False, **self.map}
 
@@ -111,7 +111,7 @@ class Projection(Prepared):
         except Exception as error:
             self.map = {"note": f"There is no map: {error}"}
 
-    def compute(self) -> dict[str, Any]:
+    def compute(self) -> Json:
         """Return the map: row numbers, given labels and coordinates as base64, the labels called
         wrong first.
         """
@@ -140,7 +140,7 @@ class Projection(Prepared):
             "y": _base64(steps[:, 1].astype("<u2")),
         }
 
-    def _points(self, rows: NDArray[np.int64], method: str) -> NDArray[np.float32]:
+    def _points(self, rows: Ints, method: str) -> Floats32:
         """Return the rows in the plane, (n, 2)."""
         x, row = self._features()
         at = np.full(len(self.context.issues.at), -1)
@@ -150,7 +150,7 @@ class Projection(Prepared):
         points[has_features] = project(x, at[rows[has_features]], method, seed=self.seed)
         return points
 
-    def _features(self) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    def _features(self) -> tuple[Floats32, Ints]:
         """Return the features (N, D) of audited rows, and their row numbers."""
         self.context.start().join()
         if self.context.nearby is not None:
@@ -169,5 +169,5 @@ class Projection(Prepared):
         return log_ratios(data.pred_probs[keep]), data.row[keep]
 
 
-def _base64(values: NDArray[Any]) -> str:
+def _base64(values: Array) -> str:
     return base64.b64encode(values.tobytes()).decode()

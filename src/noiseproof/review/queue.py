@@ -10,10 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, lru_cache
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
 from noiseproof.audit.decisions import (
@@ -27,6 +26,8 @@ from noiseproof.audit.decisions import (
 from noiseproof.audit.files import Audit, check_decisions
 from noiseproof.audit.sources import Source
 from noiseproof.audit.sources.base import NoRows
+from noiseproof.core.arrays import Bools, Ints
+from noiseproof.core.files import Json
 from noiseproof.judge.issues.spelling import class_spellings
 from noiseproof.judge.saved import ROW_CHOICES, RowChoice
 from noiseproof.review.issues import Issues, Sort
@@ -63,7 +64,7 @@ class Search:
                 texts[i] = "\n".join((texts[i], *cells)).lower()
         return texts
 
-    def _matches(self, search: str) -> NDArray[np.bool_]:
+    def _matches(self, search: str) -> Bools:
         """Return for each issue whether it contains all words of ``search``, in large or small
         letters, (N,).
         """
@@ -106,7 +107,7 @@ class Queue:
         self.issues = Issues(audit, everything)
         self.log = DecisionLog(path)
         self.search = Search(self.issues, NoRows(""))  # of ids, until the rows are there
-        self._selections: dict[str, NDArray[np.int64]] = {}
+        self._selections: dict[str, Ints] = {}
         self._lock = threading.Lock()
         self._classes = frozenset(audit.classes)
         self._spellings = class_spellings(audit)
@@ -125,7 +126,7 @@ class Queue:
         choices = dict(zip(ROW_CHOICES, counts[1:], strict=True))
         return {"total": len(self.issues), "decided": sum(counts[1:]), **choices}
 
-    def decided_rows(self) -> NDArray[np.int64]:
+    def decided_rows(self) -> Ints:
         return self.issues.row[self.people.choice > 0]
 
     def keep_selection(self, rows: Iterable[int]) -> str:
@@ -138,7 +139,7 @@ class Queue:
             del self._selections[next(iter(self._selections))]
         return key
 
-    def select(self, filter: Filter, reviewer: str = "") -> NDArray[np.int64]:
+    def select(self, filter: Filter, reviewer: str = "") -> Ints:
         """Return the positions of the issues that meet a filter, in its order."""
         issues = self.issues
         choice = self.people.choice_for(reviewer)
@@ -165,11 +166,11 @@ class Queue:
             conditions.append(choice > 0)
         elif filter.state is not None:
             conditions.append(choice == 1 + ROW_CHOICES.index(filter.state))
-        order: NDArray[np.int64] = issues.order(filter.sort, filter.descending)
-        listed: NDArray[np.int64] = order[np.logical_and.reduce(conditions)[order]]
+        order: Ints = issues.order(filter.sort, filter.descending)
+        listed: Ints = order[np.logical_and.reduce(conditions)[order]]
         return listed
 
-    def page(self, offset: int, limit: int, filter: Filter, reviewer: str = "") -> dict[str, Any]:
+    def page(self, offset: int, limit: int, filter: Filter, reviewer: str = "") -> Json:
         selected = self.select(filter, reviewer)
         issues = [
             self.issues[i] | self.decided(int(self.issues.row[i]), reviewer)
@@ -177,11 +178,11 @@ class Queue:
         ]
         return {"total": len(selected), "offset": offset, "issues": issues}
 
-    def decided(self, row: int, reviewer: str = "") -> dict[str, Any]:
+    def decided(self, row: int, reviewer: str = "") -> Json:
         """Return what a reviewer may see of the decisions on a row: nothing, where a second opinion
         is asked for.
         """
-        shown: dict[str, Any] = {"decision": None, "label": None, "note": None}
+        shown: Json = {"decision": None, "label": None, "note": None}
         if not self.people.is_asked_again(row, reviewer):
             decision = self.log.get(row)
             if decision is not None:
@@ -224,7 +225,7 @@ class Queue:
         labels = dict.fromkeys(one.label for one in decisions if one.decision == "other")
         return [name for name in labels if name not in self._classes]
 
-    def spellings(self) -> list[dict[str, Any]]:
+    def spellings(self) -> list[Json]:
         """Return the classes that are probably one and that no reviewer was asked about, with their
         numbers of rows.
         """

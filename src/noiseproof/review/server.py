@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 from fastapi import Depends, FastAPI, Header, HTTPException, Query, Request, Response
@@ -28,6 +28,7 @@ from noiseproof.audit.files import read_audit
 from noiseproof.audit.sample import read_design
 from noiseproof.audit.sources import open_rows
 from noiseproof.audit.sources.base import AuditData
+from noiseproof.core.files import Json
 from noiseproof.judge.measure.design import FIRST_QUESTIONS
 from noiseproof.judge.saved import RowChoice
 from noiseproof.review.context import Context, hidden_columns, snippet
@@ -181,7 +182,7 @@ class Review:
         self.overview: Overview | None = None
         self.snippet = lru_cache(maxsize=20_000)(self._snippet)
 
-    def _snippet(self, row: int, id: str, columns: Sequence[str]) -> dict[str, Any]:
+    def _snippet(self, row: int, id: str, columns: Sequence[str]) -> Json:
         return snippet(self.rows.show(row, id), columns, hidden_columns(self.audit))
 
     def check_audit(
@@ -200,12 +201,12 @@ class Review:
                 " page.",
             )
 
-    def show_audit(self, reviewer: Reviewer) -> dict[str, Any]:
+    def show_audit(self, reviewer: Reviewer) -> Json:
         """Return what was audited, its classes and class pairs, and the progress of the review."""
         about = describe(self.audit, self.issues, self.rows) | self._about(reviewer)
         return about | self._classes() | self._progress()
 
-    def _about(self, reviewer: str) -> dict[str, Any]:
+    def _about(self, reviewer: str) -> Json:
         people = self.queue.people
         questions = min(FIRST_QUESTIONS, len(self.audit.issues))
         return {
@@ -217,11 +218,11 @@ class Review:
             "version": len(people.changes),
         }
 
-    def _progress(self) -> dict[str, Any]:
+    def _progress(self) -> Json:
         measured = show_estimates(self.population, self.queue.log.answers())
         return {"progress": self.queue.progress(), "measured": measured}
 
-    def _classes(self) -> dict[str, Any]:
+    def _classes(self) -> Json:
         return {"new_classes": self.queue.new_classes(), "spellings": self.queue.spellings()}
 
     # Lists
@@ -232,7 +233,7 @@ class Review:
         filter: Listed,
         offset: Number = 0,
         limit: Annotated[int, Query(ge=1, le=500)] = 100,
-    ) -> dict[str, Any]:
+    ) -> Json:
         """Return issues that meet a filter, by default all from the worst label to the best, with
         the decision on each.
         """
@@ -248,7 +249,7 @@ class Review:
         filter: Listed,
         after: Annotated[int, Query(ge=-1, le=COUNTABLE)] = -1,
         tab: Tab = "",
-    ) -> dict[str, Any]:
+    ) -> Json:
         """Return the place of the next undecided issue of a filter after ``after``, else of the
         first; null: all are decided.
 
@@ -257,7 +258,7 @@ class Review:
         position, names = self.queue.next_open(after, filter, reviewer, tab)
         return {"position": position} | ({"waiting_for": names} if names else {})
 
-    def keep_selection(self, body: SelectionBody, reviewer: Reviewer) -> dict[str, Any]:
+    def keep_selection(self, body: SelectionBody, reviewer: Reviewer) -> Json:
         """Keep rows, the rows that meet a filter now, or with both the rows that are in both, as a
         selection to filter by.
         """
@@ -270,7 +271,7 @@ class Review:
 
     # Rows
 
-    def show_row(self, row: Number, reviewer: Reviewer) -> dict[str, Any]:
+    def show_row(self, row: Number, reviewer: Reviewer) -> Json:
         """Return what the dataset has in this row."""
         return self.rows.show(row, self._shown_id(row, reviewer))
 
@@ -284,14 +285,14 @@ class Review:
         headers = {"cache-control": "private, max-age=600"}
         return Response(picture[0], media_type=picture[1], headers=headers)
 
-    def show_context(self, row: Number, reviewer: Reviewer) -> dict[str, Any]:
+    def show_context(self, row: Number, reviewer: Reviewer) -> Json:
         """Return what separates the two labels of this row, and the rows to compare it with;
         ``pending``: ask again.
         """
         self._check_issue(row, reviewer)
         return self.context.show(row)
 
-    def show_overview(self) -> dict[str, Any]:
+    def show_overview(self) -> Json:
         """Return confused pairs of classes, qualities of the labels, noise by class, and the
         progress in each.
         """
@@ -299,7 +300,7 @@ class Review:
             self.overview = Overview(self.audit, self.context.issues, self.context.annotators)
         return self.overview.show(self.queue.decided_rows()) | self._progress()
 
-    def show_map(self) -> dict[str, Any]:
+    def show_map(self) -> Json:
         """Return rows in the plane, the labels called wrong first, as base64 of little-endian
         numbers; ``pending``: ask again.
 
@@ -307,7 +308,7 @@ class Review:
         """
         return self.projection.show()
 
-    def show_map_row(self, row: Number, reviewer: Reviewer) -> dict[str, Any]:
+    def show_map_row(self, row: Number, reviewer: Reviewer) -> Json:
         """Return what names an audited row, and a part of it."""
         self._shown_id(row, reviewer)
         rows = self.context.issues
@@ -316,13 +317,13 @@ class Review:
 
     # Decisions
 
-    def decide(self, body: DecisionBody, reviewer: Reviewer) -> dict[str, Any]:
+    def decide(self, body: DecisionBody, reviewer: Reviewer) -> Json:
         """Save a decision; it is on the disk when the answer is sent."""
         self._check_issue(body.row, reviewer)
         with _refusals():
             return self._save(body, reviewer)
 
-    def _save(self, body: DecisionBody, reviewer: str) -> dict[str, Any]:
+    def _save(self, body: DecisionBody, reviewer: str) -> Json:
         if body.question is not None:
             raise ValueError(
                 "Expected a decision on an issue, got an answer to a question. Reload the page."
@@ -338,7 +339,7 @@ class Review:
         )
         return {"saved": saved._asdict()} | self._progress()
 
-    def decide_many(self, body: ManyBody, reviewer: Reviewer) -> dict[str, Any]:
+    def decide_many(self, body: ManyBody, reviewer: Reviewer) -> Json:
         """Save one choice on many rows, all or none of them; one undo takes all back."""
         for row in body.rows or ():
             self._check_issue(row, reviewer)
@@ -360,7 +361,7 @@ class Review:
             )
         return {"batch": batch, "saved": saved} | self._progress()
 
-    def merge(self, body: MergeBody, reviewer: Reviewer) -> dict[str, Any]:
+    def merge(self, body: MergeBody, reviewer: Reviewer) -> Json:
         """Make two spellings one class, or remember that they are two; undecided issues about that
         become kept.
         """
@@ -368,14 +369,14 @@ class Review:
             self.queue.merge(body.given_label, body.label, reviewer)
         return self._classes() | self._progress()
 
-    def undo(self, body: UndoBody, reviewer: Reviewer) -> dict[str, Any]:
+    def undo(self, body: UndoBody, reviewer: Reviewer) -> Json:
         """Take back what this reviewer did last, one decision or a batch, also before the page was
         opened.
         """
         with _refusals():
             undone = self.queue.undo(reviewer)
         rows = [line.row for line in undone if line.row != NO_ROW]
-        about: dict[str, Any] = {"batch": None, "choice": None, "position": None, "now": None}
+        about: Json = {"batch": None, "choice": None, "position": None, "now": None}
         if undone:
             about |= {"batch": undone[0].batch, "choice": undone[0].decision}
         if rows:  # in the list of all issues
@@ -386,7 +387,7 @@ class Review:
 
     # People
 
-    def show_people(self, reviewer: Reviewer, since: Number = 0) -> dict[str, Any]:
+    def show_people(self, reviewer: Reviewer, since: Number = 0) -> Json:
         """Return who reviews, where they are and what each decided; and the rows decided since a
         version, null if too many.
         """
@@ -398,7 +399,7 @@ class Review:
             changes = [{"row": row, **self.queue.decided(row, reviewer)} for row in rows]
         return state | {"changes": changes, "progress": self.queue.progress()}
 
-    def move(self, body: PlaceBody, reviewer: Reviewer, tab: Tab = "") -> dict[str, Any]:
+    def move(self, body: PlaceBody, reviewer: Reviewer, tab: Tab = "") -> Json:
         """Note which row a tab shows; no other person is sent there for a few minutes."""
         leases = self.queue.people.leases
         if body.row is None:
@@ -447,20 +448,20 @@ class MeasuringReview(Review):
         kind = Proposing if plan.mixture else Measuring
         self.measuring = kind(self.audit, self.queue, plan)
 
-    def show_audit(self, reviewer: Reviewer) -> dict[str, Any]:
+    def show_audit(self, reviewer: Reviewer) -> Json:
         """What was audited, its classes, and what was measured."""
         shown = describe(self.audit, self.issues, self.rows)
         about = {name: shown[name] for name in ("name", "key", "classes", "has_pictures")}
         about |= self._about(reviewer)
         return about | {"measure": self.measuring.describe()} | self.ask(reviewer)
 
-    def ask(self, reviewer: Reviewer) -> dict[str, Any]:
+    def ask(self, reviewer: Reviewer) -> Json:
         """The question to answer now (null: there is none), the last answered one, and what was
         measured.
         """
         return self.measuring.state(reviewer)
 
-    def show_row(self, row: Number, reviewer: Reviewer) -> dict[str, Any]:
+    def show_row(self, row: Number, reviewer: Reviewer) -> Json:
         """What the dataset has in this row; asked blind, without what may name the label."""
         content = super().show_row(row, reviewer)
         if not self.measuring.plan.blind:
@@ -471,7 +472,7 @@ class MeasuringReview(Review):
             content["fields"] = [field for field in content["fields"] if field[0] not in hidden]
         return content
 
-    def show_context(self, row: Number, reviewer: Reviewer) -> dict[str, Any]:
+    def show_context(self, row: Number, reviewer: Reviewer) -> Json:
         """Return what a review does; asked blind, nothing, since other rows and votes would name
         the label.
         """
@@ -479,7 +480,7 @@ class MeasuringReview(Review):
             raise HTTPException(404, "Nothing is shown with a row that is asked blind.")
         return super().show_context(row, reviewer)
 
-    def _save(self, body: DecisionBody, reviewer: str) -> dict[str, Any]:
+    def _save(self, body: DecisionBody, reviewer: str) -> Json:
         if body.note is not None or body.new_class:
             raise ValueError("Expected an answer to the question, got a note or a new class.")
         return self.measuring.answer(body.row, body.question, body.decision, body.label, reviewer)

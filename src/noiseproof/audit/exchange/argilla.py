@@ -23,6 +23,7 @@ from noiseproof.audit.exchange.base import (
     row_of,
     to_json,
 )
+from noiseproof.core.files import Json
 from noiseproof.data.labelsets import NONE
 
 if TYPE_CHECKING:
@@ -106,12 +107,12 @@ class Argilla(Tool):
         return to_json([record for at, record in enumerate(records) if at not in left_out])
 
 
-def _record(source: Any, row: Row, what: str, has_several: bool) -> dict[str, Any]:
+def _record(source: Any, row: Row, what: str, has_several: bool) -> Json:
     shown = source.describe(row.row, row.id)
     if what == "image":
         picture, media = source.picture(row.row, row.id, SIDE) or (b"", "image/png")
         shown = f"data:{media};base64,{base64.b64encode(picture).decode()}"
-    suggestion: dict[str, Any] = {"value": row.suggested, "score": row.confidence}
+    suggestion: Json = {"value": row.suggested, "score": row.confidence}
     if has_several:
         scores = row.suggested_labels or {NONE: row.confidence}
         suggestion = {"value": list(scores), "score": list(scores.values())}
@@ -125,7 +126,7 @@ def _record(source: Any, row: Row, what: str, has_several: bool) -> dict[str, An
     }
 
 
-def _answers(record: Mapping[str, Any], question: str) -> list[dict[str, Any]]:
+def _answers(record: Mapping[str, Any], question: str) -> list[Json]:
     answers = (record.get("responses") or {}).get(question) or []
     return [answer for answer in answers if _is_label(answer.get("value"))]
 
@@ -138,7 +139,7 @@ def _is_label(value: Any) -> bool:
     return all(isinstance(one, str) for one in words)
 
 
-def _settings(what: str, classes: Sequence[str], has_several: bool) -> dict[str, Any]:
+def _settings(what: str, classes: Sequence[str], has_several: bool) -> Json:
     """Return the settings of the dataset; a question must be answered, so that no label is an
     option of its own.
     """

@@ -20,6 +20,7 @@ from noiseproof.audit.exchange.base import (
     row_of,
     to_json,
 )
+from noiseproof.core.files import Json
 
 if TYPE_CHECKING:
     from noiseproof.audit.sources.base import AuditData
@@ -37,7 +38,7 @@ class FiftyOne(Tool):
 
     def files(self, data: AuditData, path: Path, rows: Sequence[Row]) -> dict[Path, str]:
         remove_links(path / "data")
-        labels: dict[str, Any] = {}
+        labels: Json = {}
         for row in rows:
             picture_link(data, row, path / "data")
             entries = [
@@ -84,7 +85,7 @@ class FiftyOne(Tool):
         new = dict.fromkeys(name for names in changes.values() for name in names)
         classes += [name for name in new if name not in classes]
         every = [one for entry in self.content["labels"].values() for one in _entries(entry)]
-        labels: dict[str, Any] = {}
+        labels: Json = {}
         for at, (key, entry) in enumerate(self.content["labels"].items()):
             if at in left_out:
                 continue

@@ -25,6 +25,7 @@ from noiseproof.audit.exchange.base import (
     read_json,
     to_json,
 )
+from noiseproof.core.files import Json
 
 if TYPE_CHECKING:
     from noiseproof.audit.sources.base import AuditData
@@ -95,7 +96,7 @@ class LabelStudio(Tool):
                 yield Item(at, None, str(at), problem=f"{name}: {why}")
                 continue
             data = _data(task)
-            place: dict[str, Any] = {"text": data.get("text")}
+            place: Json = {"text": data.get("text")}
             if "image" in data:
                 place = {"file": _file(data["image"], self.path)}
             for reviewer, labels in answers:
@@ -117,7 +118,7 @@ class LabelStudio(Tool):
         return to_json([task for at, task in enumerate(tasks) if at not in left_out])
 
 
-def _task(data: AuditData, row: Row, what: str) -> dict[str, Any]:
+def _task(data: AuditData, row: Row, what: str) -> Json:
     source = data.source
     shown = _address(source, row.id) if what == "image" else source.describe(row.row, row.id)
     facts = {name: value for name, value in row.facts.items() if name != "predicted_label"}
@@ -145,7 +146,7 @@ def _set_up(what: str, classes: Sequence[str], choice: str) -> str:
     )
 
 
-def _given(task: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _given(task: Mapping[str, Any]) -> list[Json]:
     return [one for one in task.get("annotations") or () if not one.get("was_cancelled")]
 
 
@@ -153,7 +154,7 @@ def _is_choice(result: Mapping[str, Any], question: str) -> bool:
     return result.get("type") == "choices" and result.get("from_name", question) == question
 
 
-def _answer(annotation: dict[str, Any], question: str, labels: Labels, what: str) -> None:
+def _answer(annotation: Json, question: str, labels: Labels, what: str) -> None:
     """Write other labels into an annotation: in place of its first choices, or at the end."""
     results = annotation.get("result", [])
     usual = {"from_name": question, "to_name": what, "type": "choices", "value": {}}

@@ -11,9 +11,9 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
-from noiseproof.core.arrays import Bools, Floats, Floats32, Ints
+from noiseproof.core.arrays import Array, Bools, Floats, Floats32, Ints
+from noiseproof.core.files import Json
 from noiseproof.core.messages import counted
 from noiseproof.core.plugins import load_plugins
 from noiseproof.core.registry import Registry, unknown_name
@@ -57,7 +57,7 @@ class Finding:
     rows: tuple[int, ...] = ()  # of the source
     details: Mapping[str, Any] = field(default_factory=dict)  # figures that a fix needs
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> Json:
         picture = None
         if self.picture is not None:
             picture = self.picture._asdict()
@@ -154,7 +154,7 @@ class Issue(ABC):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({int(self.mask.sum())} of {len(self.mask)} rows)"
 
-    def columns(self, data: Rows, rows: Ints) -> dict[str, Any]:
+    def columns(self, data: Rows, rows: Ints) -> Json:
         """Columns of issues.csv for ``rows``."""
         return {self.flag: self.mask[rows]} if self.flag else {}
 
@@ -164,9 +164,9 @@ class Issue(ABC):
         """
         return [""] * len(rows)
 
-    def summary(self, data: Rows) -> dict[str, Any]:
+    def summary(self, data: Rows) -> Json:
         """Entries of summary.json."""
-        entries: dict[str, Any] = {}
+        entries: Json = {}
         if self.flag:
             entries["rows"] = int((self.mask & (data.row >= 0)).sum())
         if self.findings or not self.flag:
@@ -241,9 +241,9 @@ class FoundIssue(Issue):
         return f"{type(self).__name__}({len(self.found)} findings)"
 
 
-def found_columns(kind: type[Issue], audit: SavedAudit) -> list[dict[str, Any]]:
+def found_columns(kind: type[Issue], audit: SavedAudit) -> list[Json]:
     """The findings of a type about columns, as summary.json has them."""
-    found: list[dict[str, Any]] = audit.summary.get(kind.name, {}).get("findings", [])
+    found: list[Json] = audit.summary.get(kind.name, {}).get("findings", [])
     return [one for one in found if one["columns"]]
 
 
@@ -292,7 +292,7 @@ def find_issues(
     return tuple(found)
 
 
-def list_findings(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
+def list_findings(summary: Mapping[str, Any]) -> list[Json]:
     """The findings in a summary with their type, remedy and fix, from the worst; the five worst of
     each type.
 
@@ -332,13 +332,13 @@ def of_column(
     return Finding(f"column {name!r}", score, sentence, picture, (name,), details=details)
 
 
-def words_of(column: Any) -> NDArray[Any]:
+def words_of(column: Any) -> Array:
     """The cells of a column of `evidence.cells` as words, (n,), "" for gaps."""
     cells = column.astype(object)
     return np.array([str(cell) for cell in cells.where(column.notna(), "")], dtype=object)
 
 
-def projected(x: NDArray[Any]) -> dict[str, NDArray[Any]]:
+def projected(x: Array) -> dict[str, Array]:
     """Features (n, F) that have no columns in up to 16 random directions, (n,) each: the same of
     every part of them.
     """

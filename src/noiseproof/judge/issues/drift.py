@@ -7,9 +7,8 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from noiseproof.core.arrays import Floats, Ints
+from noiseproof.core.arrays import Array, Floats, Ints
 from noiseproof.judge.issues.base import (
     AuditEvidence,
     Bars,
@@ -155,7 +154,7 @@ def _as_numbers(here: Any, there: Any) -> list[Floats] | None:
     return [part[np.isfinite(part)] for part in parts]
 
 
-def _of_numbers(name: str, here: NDArray[Any], there: NDArray[Any]) -> Difference:
+def _of_numbers(name: str, here: Array, there: Array) -> Difference:
     from scipy.stats import ks_2samp
 
     test = ks_2samp(here, there, method="asymp")
@@ -172,7 +171,7 @@ def _of_numbers(name: str, here: NDArray[Any], there: NDArray[Any]) -> Differenc
     return Difference(name, float(test.statistic), float(test.pvalue), bars)
 
 
-def _of_words(name: str, here: NDArray[Any], there: NDArray[Any]) -> Difference:
+def _of_words(name: str, here: Array, there: Array) -> Difference:
     from scipy.stats import chi2_contingency
 
     words, codes = np.unique(np.concatenate([here, there]), return_inverse=True)
@@ -191,9 +190,7 @@ def _of_words(name: str, here: NDArray[Any], there: NDArray[Any]) -> Difference:
     return Difference(name, float(np.abs(shares[0] - shares[1]).sum() / 2), p_value, bars)
 
 
-def _pairs(
-    names: Sequence[str], here: NDArray[Any], there: NDArray[Any]
-) -> list[tuple[str, float]]:
+def _pairs(names: Sequence[str], here: Array, there: Array) -> list[tuple[str, float]]:
     """Return two bars for each name, in per cent."""
     bars = []
     for name, data, test in zip(names, here.tolist(), there.tolist(), strict=True):

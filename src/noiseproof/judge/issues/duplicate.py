@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from noiseproof.core.arrays import Bools, Ints, by_value
+from noiseproof.core.files import Json
 from noiseproof.core.messages import counted
 from noiseproof.judge.issues.base import (
     MAX_LISTED,
@@ -51,7 +52,7 @@ class NearDuplicates(Issue):
     def mask(self) -> Bools:
         return self.duplicates.is_duplicate
 
-    def columns(self, data: Rows, rows: Ints) -> dict[str, Any]:
+    def columns(self, data: Rows, rows: Ints) -> Json:
         import pandas as pd
 
         group = pd.array(self.duplicates.group[rows], dtype="Int64")
@@ -81,7 +82,7 @@ class NearDuplicates(Issue):
         }
         return Fix(left_out=frozenset({*groups["row"].tolist()} - kept))
 
-    def summary(self, data: Rows) -> dict[str, Any]:
+    def summary(self, data: Rows) -> Json:
         group = np.where(data.row >= 0, self.duplicates.group, -1)
         rows = np.flatnonzero((group >= 0) & self.duplicates.conflict)
         parts = by_value(rows, group)

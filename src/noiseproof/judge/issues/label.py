@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from noiseproof.core.arrays import Bools, Floats32, Ints
+from noiseproof.core.files import Json
 from noiseproof.core.messages import quoted
 from noiseproof.judge.interval import NEGLIGIBLE
 from noiseproof.judge.issues.base import (
@@ -252,7 +253,7 @@ class WrongLabels(Issue):
     def mask(self) -> Bools:
         return self.labels.is_issue
 
-    def columns(self, data: Rows, rows: Ints) -> dict[str, Any]:
+    def columns(self, data: Rows, rows: Ints) -> Json:
         import pandas as pd
 
         classes = pd.Index(data.classes, dtype=object)
@@ -279,7 +280,7 @@ class WrongLabels(Issue):
     def explain(self, data: Rows, rows: Ints) -> list[str]:
         return explain_issues(self.labels, data, rows)
 
-    def summary(self, data: Rows) -> dict[str, Any]:
+    def summary(self, data: Rows) -> Json:
         labels = self.labels
         is_audited = data.row >= 0
         issues = self.mask & is_audited
@@ -306,7 +307,7 @@ class WrongLabels(Issue):
             "worst_pairs": self._worst_pairs(data, issues),
         }
 
-    def _of_all(self, data: Rows, issues: int, asked: int) -> dict[str, Any]:
+    def _of_all(self, data: Rows, issues: int, asked: int) -> Json:
         """Return the entries of a summary on all of the ``asked`` labels, of which ``issues`` are
         called wrong.
         """
@@ -405,7 +406,7 @@ class WrongLabels(Issue):
             " which --thorough avoids, or the features are too weak. Use better ones then."
         ]
 
-    def _worst_pairs(self, data: Rows, issues: Bools) -> list[dict[str, Any]]:
+    def _worst_pairs(self, data: Rows, issues: Bools) -> list[Json]:
         suggested = self.labels.suggested[issues].tolist()
         counts = Counter(zip(data.given[issues].tolist(), suggested, strict=True))
         worst = sorted(counts, key=lambda pair: (-counts[pair], pair))[:MAX_PAIRS]
@@ -428,7 +429,7 @@ class WrongLabelSets(WrongLabels):
 
     assumption = None
 
-    def columns(self, data: Rows, rows: Ints) -> dict[str, Any]:
+    def columns(self, data: Rows, rows: Ints) -> Json:
         joiner = data.labels.joiner
         changes = [self.labels.changes(row) for row in rows.tolist()]
         return super().columns(data, rows) | {
@@ -455,7 +456,7 @@ class WrongLabelSets(WrongLabels):
         more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
         return ", ".join(shown) + more
 
-    def summary(self, data: Rows) -> dict[str, Any]:
+    def summary(self, data: Rows) -> Json:
         labels = self.labels
         is_audited = data.row >= 0
         issues = labels.label_is_issue & is_audited[:, None]

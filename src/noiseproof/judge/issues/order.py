@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from noiseproof.core.arrays import Ints
+from noiseproof.core.arrays import Array, Ints
 from noiseproof.judge.issues.base import (
     AuditEvidence,
     Bars,
@@ -131,7 +130,7 @@ def _of_columns(evidence: AuditEvidence, rows: Ints, given: Ints | None) -> list
     return tests
 
 
-def _of_numbers(name: str, values: NDArray[Any], given: Ints | None = None) -> Dependence:
+def _of_numbers(name: str, values: Array, given: Ints | None = None) -> Dependence:
     from scipy.stats import chi2, norm, rankdata
 
     n = len(values)

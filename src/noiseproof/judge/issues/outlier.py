@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from noiseproof.core.arrays import Bools, Floats32, Ints
+from noiseproof.core.files import Json
 from noiseproof.core.messages import counted
 from noiseproof.judge.issues.base import (
     AuditEvidence,
@@ -41,10 +42,10 @@ class Outliers(Issue):
     def mask(self) -> Bools:
         return np.asarray(self.scores > (np.inf if self.cut is None else self.cut))
 
-    def columns(self, data: Rows, rows: Ints) -> dict[str, Any]:
+    def columns(self, data: Rows, rows: Ints) -> Json:
         return {self.flag: self.mask[rows], "outlier_score": rounded(self.scores, rows)}
 
-    def summary(self, data: Rows) -> dict[str, Any]:
+    def summary(self, data: Rows) -> Json:
         return {"outliers": {"rows": int((self.mask & (data.row >= 0)).sum()), "cut": self.cut}}
 
     @classmethod

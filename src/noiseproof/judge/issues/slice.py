@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from noiseproof.core.arrays import Bools, Floats32, Ints
+from noiseproof.core.arrays import Array, Bools, Floats32, Ints
 from noiseproof.judge.issues.base import (
     NEEDS_ACTION,
     AuditEvidence,
@@ -76,7 +75,7 @@ def _conditions(cells: pd.DataFrame) -> tuple[Floats32, list[tuple[str, str | No
     """Columns of numbers as they are, and one for each of the most frequent words; with their
     columns and words.
     """
-    parts: list[NDArray[Any]] = []
+    parts: list[Array] = []
     names: list[tuple[str, str | None]] = []
     for name in cells.columns:
         column = cells[name]
