@@ -22,7 +22,7 @@ from noiseproof.core.files import Json, replacing, replacing_all
 from noiseproof.core.messages import counted
 from noiseproof.data.frames import write_csv
 from noiseproof.judge.interval import NEGLIGIBLE
-from noiseproof.judge.issues.label import GENERAL, MAX_PAIRS, general_sentences
+from noiseproof.judge.issues.label import GENERAL, general_sentences, worst_pairs
 from noiseproof.judge.measure.calibrate import Calibrated, recalibrate
 from noiseproof.judge.measure.design import is_wrong, measured_answers
 from noiseproof.judge.measure.estimate import Measurement, measure
@@ -151,24 +151,14 @@ def _counts(audit: Audit) -> Json:
     for part in audit.summary["classes"]:
         cut = float(cuts.get(part["name"], 1.0))
         classes.append({**part, "issues": by_class[part["name"]], "cut": cut})
-    number = {name: k for k, name in enumerate(audit.classes)}
-    pairs = Counter(zip(issues["given_label"], issues["suggested_label"], strict=True))
-    ordered = sorted(pairs, key=lambda pair: (-pairs[pair], number[pair[0]], number[pair[1]]))
-    transition = audit.summary.get("transition")
-    worst = []
-    for given, suggested in ordered[:MAX_PAIRS]:
-        probability = None
-        if transition is not None:
-            probability = transition[number[suggested]][number[given]]
-        worst.append(
-            {
-                "given": given,
-                "suggested": suggested,
-                "issues": pairs[given, suggested],
-                "probability": probability,
-            }
-        )
-    return {"issues": len(issues), "classes": classes, "worst_pairs": worst}
+    called = replace(audit, issues=issues)
+    pairs = worst_pairs(
+        audit.classes,
+        called.class_numbers("given_label"),
+        called.class_numbers("suggested_label"),
+        audit.summary.get("transition"),
+    )
+    return {"issues": len(issues), "classes": classes, "worst_pairs": pairs}
 
 
 def _verdict(audit: Audit, measurement: Measurement) -> str:

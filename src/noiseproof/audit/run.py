@@ -73,7 +73,7 @@ def audit(
         folds: by default 5, and 3 from 100 000 rows on, where each is large enough to learn from.
         goal: what the cut is made for, as in ``find_label_issues``.
         issues: names of issue types to look for as well as wrong labels, near-duplicates and
-            outliers, or ``all``; by default the types that take little time.
+            outliers, or ``all``, the default.
     """
     _check_options(reading)
     if mode not in ("thorough", "fast"):

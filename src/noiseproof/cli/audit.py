@@ -184,7 +184,7 @@ def audit(
     issues: Annotated[
         str | None,
         option(
-            "Issue types to look for as well: all, or a,b; by default the quick ones.",
+            "Issue types to look for as well: a,b; by default all.",
             complete=names("issues", more=["all"], several=True),
         ),
     ] = None,

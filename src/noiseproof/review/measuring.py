@@ -11,10 +11,9 @@ from pathlib import Path
 from noiseproof.audit.decisions import FILE as DECISIONS
 from noiseproof.audit.decisions import Choice, Decision
 from noiseproof.audit.files import Audit
-from noiseproof.audit.sample import open_design, read_design
+from noiseproof.audit.sample import open_design, read_population
 from noiseproof.core.files import Json
 from noiseproof.judge.measure.design import (
-    Design,
     Question,
     measured_answers,
     parse_mixture,
@@ -42,11 +41,6 @@ class QuestionPlan:
     repeats: float = 0.0  # share of the rows that are asked a second time
     seed: int = 0
     mixture: str = ""  # of --propose
-
-
-def population(audit: Audit, design: Design | None) -> Population | None:
-    """Return what measured decisions speak of, None where nothing is measured."""
-    return None if design is None else Population.of(audit, design)
 
 
 def show_estimates(population: Population | None, answers: Sequence[Decision]) -> Json | None:
@@ -87,7 +81,7 @@ class Measuring:
 
     def _prepare(self) -> None:
         self.design = open_design(self.audit, seed=self.plan.seed)
-        self.population = population(self.audit, self.design)
+        self.population = read_population(self.audit)
         self.total = min(self.plan.count, len(self.queue.issues))  # no row is measured twice
 
     def _update(self) -> None:
@@ -260,7 +254,7 @@ class Proposing(Measuring):
             design = open_design(self.audit, seed=self.plan.seed)
         self.proposals = propose(self.audit, design, answers, mixture, self.plan.count)
         self.measures = {proposal.row: proposal.purpose == "measure" for proposal in self.proposals}
-        self.population = population(self.audit, read_design(self.audit))
+        self.population = read_population(self.audit)
         self.total = len(self.proposals)
 
     def _open_questions(self) -> list[Question]:

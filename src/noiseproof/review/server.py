@@ -25,7 +25,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from noiseproof.audit.decisions import FILE as DECISIONS
 from noiseproof.audit.decisions import NO_ROW, Choice
 from noiseproof.audit.files import read_audit
-from noiseproof.audit.sample import read_design
+from noiseproof.audit.sample import read_population
 from noiseproof.audit.sources import open_rows
 from noiseproof.audit.sources.base import AuditData
 from noiseproof.core.files import Json
@@ -38,7 +38,6 @@ from noiseproof.review.measuring import (
     Proposing,
     QuestionPlan,
     command,
-    population,
     show_estimates,
 )
 from noiseproof.review.page import Overview, describe, served_page
@@ -176,7 +175,7 @@ class Review:
         self.path = self.queue.log.path
         self.issues = self.queue.issues
         self.queue.search = Search(self.issues, self.rows)
-        self.population = population(self.audit, read_design(self.audit))
+        self.population = read_population(self.audit)
         self.context = Context(self.audit, self.rows, data)
         self.projection = Projection(self.audit, self.context)
         self.overview: Overview | None = None

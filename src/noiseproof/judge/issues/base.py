@@ -114,8 +114,6 @@ class Issue(ABC):
     needs: ClassVar[tuple[str, ...]] = ()  # fields of the rows that must be there
     # what `apply --fix NAME` does, one sentence; "" where only a person can do something
     fixes: ClassVar[str] = ""
-    # whether every audit looks for it; others are asked for by name
-    is_quick: ClassVar[bool] = True
 
     @classmethod
     def applies(cls, data: Rows) -> bool:
@@ -258,12 +256,10 @@ def issue_types() -> list[type[Issue]]:
 
 
 def chosen_types(names: Sequence[str] | str | None = None) -> list[type[Issue]]:
-    """The types called ``names``, or "all"; by default the quick ones. Those of ``ALWAYS`` come in
-    any case.
-    """
+    """The types called ``names``, by default all; those of ``ALWAYS`` come in any case."""
     kinds = {kind.name: kind for kind in issue_types()}
     if names is None or names == "all":
-        return [kind for kind in kinds.values() if kind.is_quick or names == "all"]
+        return [*kinds.values()]
     wanted = [name.strip() for name in (names.split(",") if isinstance(names, str) else names)]
     for name in wanted:
         if name not in kinds:

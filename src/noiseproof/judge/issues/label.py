@@ -296,15 +296,15 @@ class WrongLabels(Issue):
             }
             for k, name in enumerate(data.classes)
         ]
-        transition = None
-        if len(classes) <= LARGEST_MATRIX:
-            transition = np.round(labels.transition, 6).tolist()
+        transition = np.round(labels.transition, 6).tolist()
         return {
             "issues": int(issues.sum()),
             **self._of_all(data, int(issues.sum()), int(is_audited.sum())),
             "classes": classes,
-            "transition": transition,
-            "worst_pairs": self._worst_pairs(data, issues),
+            "transition": transition if len(classes) <= LARGEST_MATRIX else None,
+            "worst_pairs": worst_pairs(
+                data.classes, data.given[issues], labels.suggested[issues], transition
+            ),
         }
 
     def _of_all(self, data: Rows, issues: int, asked: int) -> Json:
@@ -406,19 +406,22 @@ class WrongLabels(Issue):
             " which --thorough avoids, or the features are too weak. Use better ones then."
         ]
 
-    def _worst_pairs(self, data: Rows, issues: Bools) -> list[Json]:
-        suggested = self.labels.suggested[issues].tolist()
-        counts = Counter(zip(data.given[issues].tolist(), suggested, strict=True))
-        worst = sorted(counts, key=lambda pair: (-counts[pair], pair))[:MAX_PAIRS]
-        return [
-            {
-                "given": data.classes[given],
-                "suggested": data.classes[other],
-                "issues": counts[given, other],
-                "probability": round(float(self.labels.transition[other, given]), 6),
-            }
-            for given, other in worst
-        ]
+
+def worst_pairs(
+    classes: Sequence[str], given: Ints, suggested: Ints, transition: Any
+) -> list[Json]:
+    """Return the pairs of labels of issues, by their numbers, that are most frequent."""
+    counts = Counter(zip(given.tolist(), suggested.tolist(), strict=True))
+    worst = sorted(counts, key=lambda pair: (-counts[pair], pair))[:MAX_PAIRS]
+    return [
+        {
+            "given": classes[k],
+            "suggested": classes[other],
+            "issues": counts[k, other],
+            "probability": None if transition is None else transition[other][k],
+        }
+        for k, other in worst
+    ]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
