@@ -20,11 +20,12 @@ from noiseproof.audit.sources import SOURCES, Request, Source
 from noiseproof.audit.sources.annotations import attach_votes, first_labels, read_annotations
 from noiseproof.audit.sources.arrays import align, load_array, with_features
 from noiseproof.audit.sources.base import AuditData
-from noiseproof.core.arrays import Array, Bools, Floats32, Ints
+from noiseproof.core.arrays import Floats32, Ints
 from noiseproof.core.checks import check_word
 from noiseproof.core.files import Json
 from noiseproof.core.messages import Progress, near_file, preview
 from noiseproof.core.plugins import MODULES, load_plugins
+from noiseproof.core.probs import check_probabilities
 from noiseproof.core.tablefiles import table_kind
 from noiseproof.data.features import get_extractor
 from noiseproof.data.frames import as_frame, is_foreign_table, read_file
@@ -41,6 +42,7 @@ from noiseproof.data.labelsets import (
 )
 from noiseproof.data.sources import PathLike
 from noiseproof.judge.crowd.consensus import METHODS
+from noiseproof.judge.labelissues import row_mask
 
 IDENTIFIER = "Is it an identifier rather than a label?"
 SEEN = (
@@ -237,7 +239,8 @@ def _read_source(
         table = _matched(rows, request.embeddings, paths["embeddings"], index, "embeddings")
         rows = with_features(rows, load_array(table, "embeddings"), "embeddings")
     if trusted is not None and rows.trusted is None:
-        rows = replace(rows, trusted=_trusted_rows(rows, load_array(trusted, "trusted")))
+        known = row_mask("trusted", load_array(trusted, "trusted"), rows.source_rows)
+        rows = replace(rows, trusted=known[rows.row])
     return rows if describe is None else with_descriptions(rows, describe)
 
 
@@ -494,22 +497,10 @@ def _with_pred_probs(data: AuditData, pred_probs: Any, in_order: bool) -> AuditD
     finite = np.asarray(np.isfinite(p).all(1))
     data = replace(data, pred_probs=p).subset(finite, "NaN or infinite predictions")
     p = p[finite]
-    low = float(p.min()) if p.size else 0.0
     if data.labels.are_sets:
-        if low < 0 or (p > 1).any():
-            raise ValueError(
-                "Expected the probability of each label in `pred_probs`, from 0 to 1, got"
-                f" {low:.4g} to {float(p.max()):.4g}. Take the sigmoid of logits first."
-            )
         return data
-    sums = p.sum(1)
-    if low < 0 or (np.abs(sums - 1) > 0.01).any():
-        raise ValueError(
-            "Expected probabilities in `pred_probs`, none negative, rows that sum to one, got"
-            f" {low:.4g} as the smallest and sums from {sums.min():.4g} to {sums.max():.4g}. Take"
-            " the softmax of logits first."
-        )
-    p /= sums[:, None]
+    check_probabilities("pred_probs", p, tolerance=0.01, dtype=torch.float32)
+    p /= p.sum(1)[:, None]
     if not in_order:
         _check_column_order(data.classes, data.given, p)
     agree = p.argmax(1) == data.given
@@ -532,22 +523,3 @@ def _check_column_order(classes: tuple[str, ...], given: Ints, p: Floats32) -> N
             f" the order {preview([classes[k] for k in by_word])}. Name all classes in the order of"
             " the columns with `classes`."
         )
-
-
-def _trusted_rows(data: AuditData, trusted: Array) -> Bools:
-    """Return booleans (N,) from one boolean for each row of the source, or from row numbers."""
-    flags = np.zeros(data.source_rows, dtype=bool)
-    if trusted.dtype == bool and trusted.shape == flags.shape:
-        flags |= trusted
-    elif trusted.ndim == 1 and trusted.dtype.kind in "iu" and len(trusted) and 0 <= trusted.min():
-        if trusted.max() >= len(flags):
-            raise ValueError(
-                f"Expected row numbers below {len(flags)} in `trusted`, got {int(trusted.max())}."
-            )
-        flags[trusted] = True
-    else:
-        raise ValueError(
-            f"Expected `trusted` to hold {len(flags)} booleans or row numbers, got {trusted.dtype}"
-            f" of shape {trusted.shape}."
-        )
-    return np.asarray(flags[data.row])

@@ -179,10 +179,10 @@ class CountedRows:
     def of(cls, trusted: Any, counted: Any, num_rows: int) -> CountedRows:
         is_trusted = torch.zeros(num_rows, dtype=torch.bool)
         if trusted is not None:
-            is_trusted = _mask("trusted", trusted, num_rows)
+            is_trusted = torch.from_numpy(row_mask("trusted", trusted, num_rows))
         is_counted = torch.ones_like(is_trusted)
         if counted is not None:
-            is_counted = _mask("counted", counted, num_rows)
+            is_counted = torch.from_numpy(row_mask("counted", counted, num_rows))
         if not bool(is_counted.any()):
             raise ValueError(
                 "Expected rows that are counted, got none. Leave `counted` out to count all."
@@ -219,21 +219,22 @@ def class_means(values: Tensor, classes: Tensor, num_classes: int, counted: Tens
     return np.asarray((sums / counts).numpy())
 
 
-def _mask(name: str, rows: Any, num_rows: int) -> Tensor:
+def row_mask(name: str, rows: Any, num_rows: int) -> Bools:
     """Booleans (N,), or row numbers, as a mask."""
     chosen = np.asarray(rows)
     if chosen.dtype == bool and chosen.shape == (num_rows,):
-        return torch.from_numpy(chosen.copy())
+        return chosen.copy()
     mask = np.zeros(num_rows, dtype=bool)
     is_below = chosen.dtype.kind in "iu" and chosen.ndim == 1 and (chosen < num_rows).all()
     if is_below and (chosen >= 0).all():
         mask[chosen] = True
     elif chosen.size:
+        most = f", up to {chosen.max()}" if chosen.dtype.kind in "iuf" else ""
         raise ValueError(
             f"Expected `{name}` to be row numbers below {num_rows}, or one true or false per row, "
-            f"got {chosen.dtype} of shape {chosen.shape}."
+            f"got {chosen.dtype} of shape {chosen.shape}{most}."
         )
-    return torch.from_numpy(mask)
+    return mask
 
 
 def with_votes(given: Tensor, probs: Tensor, votes: Tensor) -> Tensor:

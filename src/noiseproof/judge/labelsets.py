@@ -256,6 +256,6 @@ def _checked(pred_probs: Any, answers: Ints) -> Floats32:
         values = f" from {probs.min():.4g} to {probs.max():.4g}" if probs.size else ""
         raise ValueError(
             f"Expected `pred_probs` of shape {answers.shape} from 0 to 1, the probability of each"
-            f" label of each row, got shape {probs.shape}{values}."
+            f" label of each row, got shape {probs.shape}{values}. Apply the sigmoid to logits."
         )
     return probs
