@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from noiseproof.audit.sources.base import AuditData
 from noiseproof.core.arrays import Ints
-from noiseproof.judge.issues.base import NEEDS_ACTION, Bars, Finding, FoundIssue, register_issue
+from noiseproof.judge.issues.base import (
+    NEEDS_ACTION,
+    Bars,
+    Finding,
+    Findings,
+    FoundIssue,
+    register_issue,
+)
 
 if TYPE_CHECKING:
     from noiseproof.data.rows import Rows
@@ -45,7 +51,7 @@ class BadPictures(FoundIssue):
         return isinstance(data, AuditData) and data.source.is_pictures
 
     @classmethod
-    def search(cls, evidence: AuditEvidence, labels: LabelIssues) -> Iterator[Finding]:
+    def search(cls, evidence: AuditEvidence, labels: LabelIssues) -> Findings:
         data = evidence.data
         assert isinstance(data, AuditData)
         rows = np.flatnonzero(data.row >= 0)

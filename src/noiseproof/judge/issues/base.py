@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, TypeAlias
 
 import numpy as np
 
@@ -69,6 +69,9 @@ class Finding:
             "columns": list(self.columns),
             "rows": list(self.rows[:MAX_LISTED]),
         }
+
+
+Findings: TypeAlias = Iterator[Finding]
 
 
 @dataclass(frozen=True)
@@ -206,8 +209,8 @@ class FoundIssue(Issue):
 
     @classmethod
     @abstractmethod
-    def search(cls, evidence: AuditEvidence, labels: LabelIssues) -> Iterable[Finding]:
-        """Return, or yield, what there is to find."""
+    def search(cls, evidence: AuditEvidence, labels: LabelIssues) -> Findings:
+        """Yield what there is to find."""
 
     @property
     def mask(self) -> Bools:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from noiseproof.judge.issues.base import (
     AuditEvidence,
     Bars,
     Finding,
+    Findings,
     FoundIssue,
     LabelIssues,
     graded,
@@ -38,7 +39,7 @@ class EmptyColumns(FoundIssue):
     fixes = "Leaves out columns that are constant or without any value."
 
     @classmethod
-    def search(cls, evidence: AuditEvidence, labels: LabelIssues) -> Iterator[Finding]:
+    def search(cls, evidence: AuditEvidence, labels: LabelIssues) -> Findings:
         from noiseproof.data.given import is_missing
 
         cells = evidence.cells

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 
 from noiseproof.judge.issues.base import (
@@ -11,6 +9,7 @@ from noiseproof.judge.issues.base import (
     AuditEvidence,
     Bars,
     Finding,
+    Findings,
     FoundIssue,
     LabelIssues,
     register_issue,
@@ -33,7 +32,7 @@ class RareClasses(FoundIssue):
     remedy = "Collect more rows of these classes, merge them with others, or judge models by class."
 
     @classmethod
-    def search(cls, evidence: AuditEvidence, labels: LabelIssues) -> Iterator[Finding]:
+    def search(cls, evidence: AuditEvidence, labels: LabelIssues) -> Findings:
         data = evidence.data
         is_audited = data.row >= 0
         K = len(data.classes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from noiseproof.judge.issues.base import (
     AuditEvidence,
     Bars,
     Finding,
+    Findings,
     FoundIssue,
     LabelIssues,
     Rows,
@@ -51,7 +52,7 @@ class Leakage(FoundIssue):
     )
 
     @classmethod
-    def search(cls, evidence: AuditEvidence, labels: LabelIssues) -> Iterator[Finding]:
+    def search(cls, evidence: AuditEvidence, labels: LabelIssues) -> Findings:
         cells = evidence.cells
         data = evidence.data
         if len(cells) < FEW:

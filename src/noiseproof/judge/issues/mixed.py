@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -18,6 +18,7 @@ from noiseproof.judge.issues.base import (
     AuditEvidence,
     Bars,
     Finding,
+    Findings,
     Fix,
     FoundIssue,
     LabelIssues,
@@ -74,7 +75,7 @@ class MixedCells(FoundIssue):
     )
 
     @classmethod
-    def search(cls, evidence: AuditEvidence, labels: LabelIssues) -> Iterator[Finding]:
+    def search(cls, evidence: AuditEvidence, labels: LabelIssues) -> Findings:
         for name in evidence.cells.columns:
             column = evidence.cells[name].dropna()
             if column.dtype.kind in "iuf":
@@ -103,7 +104,7 @@ class MixedCells(FoundIssue):
         )
 
 
-def _notations(name: str, words: list[str]) -> Iterator[Finding]:
+def _notations(name: str, words: list[str]) -> Findings:
     """Find numbers with decimal commas next to points, with several units, or with other words
     among them.
     """
@@ -155,7 +156,7 @@ def _counts(title: str, counts: Mapping[str, int], *marked: int) -> Bars:
     return Bars(title, [*counts.items()], "cells", marked)
 
 
-def _several_units(name: str, plain: list[str], with_unit: list[str]) -> Iterator[Finding]:
+def _several_units(name: str, plain: list[str], with_unit: list[str]) -> Findings:
     units = Counter(match[2] for word in with_unit if (match := WITH_UNIT.fullmatch(word)))
     counts = dict(units.most_common(8))
     if plain and units:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,6 +11,7 @@ from noiseproof.judge.issues.base import (
     AuditEvidence,
     Bars,
     Finding,
+    Findings,
     FoundIssue,
     LabelIssues,
     Rows,
@@ -62,7 +62,7 @@ class OrderedRows(FoundIssue):
         return data.has_order
 
     @classmethod
-    def search(cls, evidence: AuditEvidence, labels: LabelIssues) -> Iterator[Finding]:
+    def search(cls, evidence: AuditEvidence, labels: LabelIssues) -> Findings:
         data = evidence.data
         cells = evidence.cells
         rows = np.asarray(cells.index)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from noiseproof.judge.issues.base import (
     AuditEvidence,
     Bars,
     Finding,
+    Findings,
     FoundIssue,
     LabelIssues,
     register_issue,
@@ -49,7 +49,7 @@ class WeakSlices(FoundIssue):
     )
 
     @classmethod
-    def search(cls, evidence: AuditEvidence, labels: LabelIssues) -> Iterator[Finding]:
+    def search(cls, evidence: AuditEvidence, labels: LabelIssues) -> Findings:
         data = evidence.data
         cells = evidence.cells
         rows = np.asarray(cells.index)
@@ -97,7 +97,7 @@ def _slices(
     differs: Bools,
     half: Bools,
     row: Ints,
-) -> Iterator[Finding]:
+) -> Findings:
     from scipy.stats import fisher_exact
     from sklearn.tree import DecisionTreeClassifier
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from itertools import combinations
 from typing import NamedTuple
 
@@ -16,6 +16,7 @@ from noiseproof.judge.issues.base import (
     AuditEvidence,
     Bars,
     Finding,
+    Findings,
     Fix,
     FoundIssue,
     LabelIssues,
@@ -126,7 +127,7 @@ class SpellingVariants(FoundIssue):
     fixes = "Merges the spellings into the more frequent one."
 
     @classmethod
-    def search(cls, evidence: AuditEvidence, labels: LabelIssues) -> Iterator[Finding]:
+    def search(cls, evidence: AuditEvidence, labels: LabelIssues) -> Findings:
         data = evidence.data
         audited = data.labels[data.row >= 0]
         what = "label" if audited.are_sets else "class"

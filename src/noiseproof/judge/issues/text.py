@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterator
 from typing import ClassVar
 
 import numpy as np
@@ -17,6 +16,7 @@ from noiseproof.judge.issues.base import (
     AuditEvidence,
     Bars,
     Finding,
+    Findings,
     FoundIssue,
     LabelIssues,
     Rows,
@@ -79,7 +79,7 @@ class BadTexts(FoundIssue):
     fixes = "Leaves out garbled texts and those in another language."
 
     @classmethod
-    def search(cls, evidence: AuditEvidence, labels: LabelIssues) -> Iterator[Finding]:
+    def search(cls, evidence: AuditEvidence, labels: LabelIssues) -> Findings:
         data = evidence.data
         rows = evenly(np.flatnonzero(data.row >= 0), MOST)
         assert data.texts is not None
