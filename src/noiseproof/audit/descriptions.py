@@ -1,6 +1,5 @@
 """What descriptions of the classes say of texts: their similarity to each."""
 
-import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +11,7 @@ from noiseproof.audit.sources.base import AuditData
 from noiseproof.core.arrays import Floats32
 from noiseproof.core.messages import preview
 from noiseproof.data.frames import as_frame, read_file
+from noiseproof.data.sources import PATHS
 from noiseproof.data.text import PRETRAINED, text_extractor
 
 
@@ -47,7 +47,7 @@ def with_descriptions(rows: AuditData, describe: Any) -> AuditData:
 def _read(describe: Any) -> dict[str, str]:
     if isinstance(describe, Mapping):
         return {str(name): str(text) for name, text in describe.items()}
-    is_file = isinstance(describe, (str, os.PathLike))
+    is_file = isinstance(describe, PATHS)
     columns = ["class", "description"]
     frame = read_file(Path(describe), columns) if is_file else as_frame(describe)
     if missing := [name for name in columns if name not in frame.columns]:

@@ -40,7 +40,7 @@ from noiseproof.data.labelsets import (
     separator_for,
     sets_as_words,
 )
-from noiseproof.data.sources import PathLike
+from noiseproof.data.sources import PATHS, PathLike
 from noiseproof.judge.crowd.consensus import METHODS
 from noiseproof.judge.labelissues import row_mask
 
@@ -143,7 +143,7 @@ def read_rows(
     _check_files({name: value for name, value in files.items() if name != "trusted"})
     has_annotators = _check_annotators(annotators, annotations, consensus)
     label, labels, classes, multi = _read_sets(label, labels, classes, multi_label, has_annotators)
-    is_file = isinstance(data, (str, os.PathLike))
+    is_file = isinstance(data, PATHS)
     if is_file:
         data = Path(os.path.abspath(data))
         label, text, id, group, time = map(_column_name, (label, text, id, group, time))
@@ -288,7 +288,7 @@ def _read_sets(
             )
         known = None if classes is None else list(map(str, classes))
         return label, labels, None, {"kind": "words", "separator": multi_label, "labels": known}
-    is_file = isinstance(labels, (str, os.PathLike)) and str(labels).lower().endswith(".npy")
+    is_file = isinstance(labels, PATHS) and str(labels).lower().endswith(".npy")
     matrix = load_array(labels, "labels") if is_file else labels
     if not is_matrix(matrix) and not are_lists(matrix):
         return label, labels, classes, None
@@ -406,14 +406,14 @@ def _comparable(data: AuditData) -> AuditData:
 def _check_files(files: Mapping[str, Any]) -> None:
     """Refuse the name of a file that is not there, before an hour of reading and encoding."""
     for name, value in files.items():
-        if isinstance(value, (str, os.PathLike)) and not Path(value).exists():
+        if isinstance(value, PATHS) and not Path(value).exists():
             raise FileNotFoundError(
                 f"Expected {name} at {value}, found no such file.{near_file(Path(value))}"
             )
 
 
 def _path(value: Any) -> str | None:
-    return os.path.abspath(value) if isinstance(value, (str, os.PathLike)) else None
+    return os.path.abspath(value) if isinstance(value, PATHS) else None
 
 
 def _column_name(name: Any) -> Any:
@@ -425,7 +425,7 @@ def load_table(value: Any, id: str | None) -> Any:
     """Return predictions or embeddings in a table file, or in a table of another library, as a
     DataFrame.
     """
-    if isinstance(value, (str, os.PathLike)) and table_kind(value) is not None:
+    if isinstance(value, PATHS) and table_kind(value) is not None:
         return read_file(Path(value), [id])
     return as_frame(value) if is_foreign_table(value) else value
 

@@ -10,6 +10,7 @@ from noiseproof.core.registry import Registry
 from noiseproof.data.base import Dataset
 
 PathLike = str | os.PathLike[str]
+PATHS = (str, os.PathLike)  # the same for isinstance
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from noiseproof.audit.exchange.base import (
     TOOLS,
+    Files,
     Item,
     NewLabels,
     Row,
@@ -42,7 +43,7 @@ class Argilla(Tool):
     listing = "records.json"
     asks = True
 
-    def files(self, data: AuditData, path: Path, rows: Sequence[Row]) -> dict[Path, str]:
+    def files(self, data: AuditData, path: Path, rows: Sequence[Row]) -> Files:
         source = data.source
         what = "image" if source.is_pictures else "text"
         has_several = data.labels.are_sets

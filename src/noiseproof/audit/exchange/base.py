@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 Labels = Sequence[str]  # one, or of rows with several labels all of them
 NewLabels = Mapping[int, Labels]  # by position in a file
+Files = dict[Path, str]  # the text of each file to write
 K = TypeVar("K")
 E = TypeVar("E")
 KEY = "row-"  # begins the names that stand for rows where a tool keeps nothing but a name
@@ -169,7 +170,7 @@ class Tool(ABC):
         return path / self.listing if self.listing and path.is_dir() else path
 
     @abstractmethod
-    def files(self, data: AuditData, path: Path, rows: Sequence[Row]) -> dict[Path, str]:
+    def files(self, data: AuditData, path: Path, rows: Sequence[Row]) -> Files:
         """Return the files to write for ``rows``; pictures are linked below ``path``."""
 
     @abstractmethod

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from noiseproof.audit.exchange.base import (
     TOOLS,
+    Files,
     Item,
     NewLabels,
     Row,
@@ -40,7 +41,7 @@ class Coco(Tool):
     takes_all_rows = True
     takes_texts = False
 
-    def files(self, data: AuditData, path: Path, rows: Sequence[Row]) -> dict[Path, str]:
+    def files(self, data: AuditData, path: Path, rows: Sequence[Row]) -> Files:
         # 0 is the background in COCO
         number = {name: k for k, name in enumerate(data.labels.names, 1)}
         images: list[Any] = []

@@ -10,6 +10,7 @@ from xml.etree import ElementTree as ET
 
 from noiseproof.audit.exchange.base import (
     TOOLS,
+    Files,
     Item,
     Labels,
     NewLabels,
@@ -35,7 +36,7 @@ class Cvat(Tool):
 
     takes_texts = False
 
-    def files(self, data: AuditData, path: Path, rows: Sequence[Row]) -> dict[Path, str]:
+    def files(self, data: AuditData, path: Path, rows: Sequence[Row]) -> Files:
         usual = {"input_type": "text", "mutable": False, "values": [""], "default_value": ""}
         attributes = [{"name": name, **usual} for name in SHOWN]
         labels = [

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from noiseproof.audit.exchange.base import (
     TOOLS,
+    Files,
     Item,
     NewLabels,
     Row,
@@ -36,7 +37,7 @@ class FiftyOne(Tool):
     takes_all_rows = True
     takes_texts = False
 
-    def files(self, data: AuditData, path: Path, rows: Sequence[Row]) -> dict[Path, str]:
+    def files(self, data: AuditData, path: Path, rows: Sequence[Row]) -> Files:
         remove_links(path / "data")
         labels: Json = {}
         for row in rows:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from noiseproof.audit.exchange.base import (
     TOOLS,
+    Files,
     Item,
     NewLabels,
     Row,
@@ -44,7 +45,7 @@ class ImageFolder(Tool):
     takes_all_rows = True
     takes_texts = False
 
-    def files(self, data: AuditData, path: Path, rows: Sequence[Row]) -> dict[Path, str]:
+    def files(self, data: AuditData, path: Path, rows: Sequence[Row]) -> Files:
         remove_links(path)
         has_several = data.labels.are_sets
         lines = [

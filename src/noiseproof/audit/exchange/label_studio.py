@@ -15,6 +15,7 @@ from xml.sax.saxutils import quoteattr
 
 from noiseproof.audit.exchange.base import (
     TOOLS,
+    Files,
     Item,
     Labels,
     NewLabels,
@@ -51,7 +52,7 @@ class LabelStudio(Tool):
 
     asks = True
 
-    def files(self, data: AuditData, path: Path, rows: Sequence[Row]) -> dict[Path, str]:
+    def files(self, data: AuditData, path: Path, rows: Sequence[Row]) -> Files:
         source = data.source
         classes = data.labels.names
         if odd := [name for name in classes if NO_XML.search(name)]:

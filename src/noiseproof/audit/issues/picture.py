@@ -50,8 +50,8 @@ class BadPictures(FoundIssue):
     def applies(cls, data: Rows) -> bool:
         return isinstance(data, AuditData) and data.source.is_pictures
 
-    @classmethod
-    def search(cls, evidence: AuditEvidence, labels: LabelIssues) -> Findings:
+    @staticmethod
+    def search(evidence: AuditEvidence, labels: LabelIssues) -> Findings:
         data = evidence.data
         assert isinstance(data, AuditData)
         rows = np.flatnonzero(data.row >= 0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +14,7 @@ from noiseproof.core.arrays import Array, Bools, Ints
 from noiseproof.core.messages import counted, preview
 from noiseproof.data.frames import as_frame, read_file
 from noiseproof.data.given import encode_given, is_missing
+from noiseproof.data.sources import PATHS
 from noiseproof.data.votes import Votes
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def read_annotations(annotations: Any, id: str | None, label: Any) -> pd.DataFra
         "annotator": [*ANNOTATORS],
         "label": [label, *LABELS],
     }
-    is_file = isinstance(annotations, (str, os.PathLike))
+    is_file = isinstance(annotations, PATHS)
     verbatim = [name for names in columns.values() for name in names]
     frame = read_file(Path(annotations), verbatim) if is_file else as_frame(annotations)
     where = str(annotations) if is_file else "`annotations`"

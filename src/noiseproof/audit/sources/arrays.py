@@ -4,7 +4,6 @@ source.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -45,6 +44,7 @@ from noiseproof.data.given import encode_given
 from noiseproof.data.labelsets import NONE as NO_LABEL
 from noiseproof.data.labelsets import Labels, are_lists, is_matrix, sets_as_words
 from noiseproof.data.pictures import SMALLEST
+from noiseproof.data.sources import PATHS
 from noiseproof.data.tables import FeatureTable, moments, shift_of
 
 SPARSE = {"format", "shape", "data"}  # arrays of a file that scipy.sparse.save_npz writes
@@ -322,7 +322,7 @@ def load_array(value: Any, name: str) -> Array:
     if is_sparse(value):
         sparse: Array = value
         return sparse
-    if not isinstance(value, (str, os.PathLike)):
+    if not isinstance(value, PATHS):
         return np.asarray(value.detach().cpu() if isinstance(value, Tensor) else value)
     arrays = open_arrays(Path(value), name)
     if len(arrays) > 1:

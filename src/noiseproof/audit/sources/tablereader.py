@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -28,6 +27,7 @@ from noiseproof.data.labelsets import (
     yes_no,
 )
 from noiseproof.data.rows import OtherRows
+from noiseproof.data.sources import PATHS
 from noiseproof.data.tables import Columns as EncodedColumns
 from noiseproof.data.tables import FeatureTable, Frame, fit_columns
 from noiseproof.data.votes import Votes
@@ -281,9 +281,7 @@ class TableReader(Source):
         or a .npy file, which are not read here.
         """
         row = np.arange(len(self.frame))
-        is_path = isinstance(trusted, (str, os.PathLike)) and not str(trusted).lower().endswith(
-            ".npy"
-        )
+        is_path = isinstance(trusted, PATHS) and not str(trusted).lower().endswith(".npy")
         if not is_path and not hasattr(trusted, "columns"):
             return self.frame, row
         self.frame = self._whole_frame()

@@ -207,9 +207,9 @@ class FoundIssue(Issue):
         marked = [row for one in found if cls.flag for row in one.rows]
         return cls(tuple(found), np.isin(evidence.data.row, marked))
 
-    @classmethod
+    @staticmethod
     @abstractmethod
-    def search(cls, evidence: AuditEvidence, labels: LabelIssues) -> Findings:
+    def search(evidence: AuditEvidence, labels: LabelIssues) -> Findings:
         """Yield what there is to find."""
 
     @property

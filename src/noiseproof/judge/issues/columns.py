@@ -38,8 +38,8 @@ class EmptyColumns(FoundIssue):
     remedy = "Leave such columns out, or find out why their cells are missing."
     fixes = "Leaves out columns that are constant or without any value."
 
-    @classmethod
-    def search(cls, evidence: AuditEvidence, labels: LabelIssues) -> Findings:
+    @staticmethod
+    def search(evidence: AuditEvidence, labels: LabelIssues) -> Findings:
         from noiseproof.data.given import is_missing
 
         cells = evidence.cells

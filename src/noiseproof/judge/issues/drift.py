@@ -57,8 +57,8 @@ class Drift(FoundIssue):
         " collect rows for it."
     )
 
-    @classmethod
-    def search(cls, evidence: AuditEvidence, labels: LabelIssues) -> Findings:
+    @staticmethod
+    def search(evidence: AuditEvidence, labels: LabelIssues) -> Findings:
         data = evidence.data
         test = data.test
         assert test is not None

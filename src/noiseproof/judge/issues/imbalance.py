@@ -31,8 +31,8 @@ class RareClasses(FoundIssue):
 
     remedy = "Collect more rows of these classes, merge them with others, or judge models by class."
 
-    @classmethod
-    def search(cls, evidence: AuditEvidence, labels: LabelIssues) -> Findings:
+    @staticmethod
+    def search(evidence: AuditEvidence, labels: LabelIssues) -> Findings:
         data = evidence.data
         is_audited = data.row >= 0
         K = len(data.classes)

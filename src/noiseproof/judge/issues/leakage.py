@@ -51,8 +51,8 @@ class Leakage(FoundIssue):
         " rows."
     )
 
-    @classmethod
-    def search(cls, evidence: AuditEvidence, labels: LabelIssues) -> Findings:
+    @staticmethod
+    def search(evidence: AuditEvidence, labels: LabelIssues) -> Findings:
         cells = evidence.cells
         data = evidence.data
         if len(cells) < FEW:

@@ -74,8 +74,8 @@ class MixedCells(FoundIssue):
         " larger unit, empties words and codes for missing."
     )
 
-    @classmethod
-    def search(cls, evidence: AuditEvidence, labels: LabelIssues) -> Findings:
+    @staticmethod
+    def search(evidence: AuditEvidence, labels: LabelIssues) -> Findings:
         for name in evidence.cells.columns:
             column = evidence.cells[name].dropna()
             if column.dtype.kind in "iuf":

@@ -61,8 +61,8 @@ class OrderedRows(FoundIssue):
     def applies(cls, data: Rows) -> bool:
         return data.has_order
 
-    @classmethod
-    def search(cls, evidence: AuditEvidence, labels: LabelIssues) -> Findings:
+    @staticmethod
+    def search(evidence: AuditEvidence, labels: LabelIssues) -> Findings:
         data = evidence.data
         cells = evidence.cells
         rows = np.asarray(cells.index)

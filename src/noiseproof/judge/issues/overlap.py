@@ -39,8 +39,8 @@ class TestOverlap(FoundIssue):
     remedy = "Take these rows out of the training data, or measure on a test set without them."
     fixes = "Leaves out rows that are in the test set, too."
 
-    @classmethod
-    def search(cls, evidence: AuditEvidence, labels: LabelIssues) -> Findings:
+    @staticmethod
+    def search(evidence: AuditEvidence, labels: LabelIssues) -> Findings:
         data = evidence.data
         test = data.test
         assert test is not None and data.x is not None

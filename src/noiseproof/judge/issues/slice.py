@@ -48,8 +48,8 @@ class WeakSlices(FoundIssue):
         "Look at these rows: their labels are worse, or models need more of them or other columns."
     )
 
-    @classmethod
-    def search(cls, evidence: AuditEvidence, labels: LabelIssues) -> Findings:
+    @staticmethod
+    def search(evidence: AuditEvidence, labels: LabelIssues) -> Findings:
         data = evidence.data
         cells = evidence.cells
         rows = np.asarray(cells.index)

@@ -126,8 +126,8 @@ class SpellingVariants(FoundIssue):
     )
     fixes = "Merges the spellings into the more frequent one."
 
-    @classmethod
-    def search(cls, evidence: AuditEvidence, labels: LabelIssues) -> Findings:
+    @staticmethod
+    def search(evidence: AuditEvidence, labels: LabelIssues) -> Findings:
         data = evidence.data
         audited = data.labels[data.row >= 0]
         what = "label" if audited.are_sets else "class"

@@ -78,8 +78,8 @@ class BadTexts(FoundIssue):
     remedy = "Repair the encoding, translate such texts, or leave them out."
     fixes = "Leaves out garbled texts and those in another language."
 
-    @classmethod
-    def search(cls, evidence: AuditEvidence, labels: LabelIssues) -> Findings:
+    @staticmethod
+    def search(evidence: AuditEvidence, labels: LabelIssues) -> Findings:
         data = evidence.data
         rows = evenly(np.flatnonzero(data.row >= 0), MOST)
         assert data.texts is not None
