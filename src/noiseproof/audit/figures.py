@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from noiseproof.analysis.page.shell import environment
-from noiseproof.core.files import Json
-from noiseproof.core.messages import counted, plain, printable, quoted
+from noiseproof.core.messages import Json, counted, plain, printable, quoted
 from noiseproof.judge.issues.base import NEEDS_ACTION, list_findings
 
 if TYPE_CHECKING:

@@ -18,7 +18,8 @@ from noiseproof.audit.decisions import FILE as DECISIONS
 from noiseproof.audit.decisions import NO_ROW, BadDecisions, Decision, check_free
 from noiseproof.audit.described import DescribedLabels
 from noiseproof.core.arrays import Ints
-from noiseproof.core.files import Json, check_files, check_place, replacing_all
+from noiseproof.core.files import check_files, check_place, replacing_all
+from noiseproof.core.messages import Json
 from noiseproof.core.tablefiles import plain_cell
 from noiseproof.data.sources import PathLike
 

@@ -22,8 +22,7 @@ from noiseproof.audit.sources.arrays import align, load_array, with_features
 from noiseproof.audit.sources.base import AuditData
 from noiseproof.core.arrays import Floats32, Ints
 from noiseproof.core.checks import check_word
-from noiseproof.core.files import Json
-from noiseproof.core.messages import Progress, near_file, preview
+from noiseproof.core.messages import Json, Progress, near_file, preview
 from noiseproof.core.plugins import MODULES, load_plugins
 from noiseproof.core.probs import check_probabilities
 from noiseproof.core.tablefiles import table_kind

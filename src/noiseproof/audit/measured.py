@@ -18,8 +18,8 @@ from noiseproof.audit.files import FILES, PARQUET, Audit, check_decisions, read_
 from noiseproof.audit.plan import FIRST
 from noiseproof.audit.sample import read_design, read_population
 from noiseproof.core.arrays import Bools, Floats, Ints
-from noiseproof.core.files import Json, replacing, replacing_all
-from noiseproof.core.messages import counted
+from noiseproof.core.files import replacing, replacing_all
+from noiseproof.core.messages import Json, counted
 from noiseproof.data.frames import write_csv
 from noiseproof.judge.interval import NEGLIGIBLE
 from noiseproof.judge.issues.label import GENERAL, general_sentences, worst_pairs

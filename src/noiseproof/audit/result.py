@@ -28,7 +28,8 @@ from noiseproof.audit.issues import Issue, WrongLabels
 from noiseproof.audit.rows import Digests
 from noiseproof.audit.sources.base import AuditData
 from noiseproof.core.arrays import Array, Floats32, Ints
-from noiseproof.core.files import Json, replacing_all
+from noiseproof.core.files import replacing_all
+from noiseproof.core.messages import Json
 from noiseproof.core.tablefiles import safe_table
 from noiseproof.data.frames import write_csv
 from noiseproof.judge.crowd.confusion import Annotators, VotedRows

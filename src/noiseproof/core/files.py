@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-Json = dict[str, Any]  # an object of a JSON file, or of an answer
 CHECKSUMS = "checksums.json"  # of the files that ``replacing_all`` wrote to a folder
 _WIDTH = 256  # of what is written about a holder, with spaces at its end
 

@@ -10,6 +10,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, Protocol
 
+Json = dict[str, Any]  # an object of a JSON file, or of an answer
+
 # names of other libraries: the option or key that stands for them here, with an example
 ELSEWHERE = {
     **dict.fromkeys(("lr", "learning_rate", "momentum"), ("optimizer", "sgd:lr=0.1,momentum=0.9")),

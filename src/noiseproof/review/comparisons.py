@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from noiseproof.core.arrays import Array, Floats, Floats32, Ints
-from noiseproof.core.files import Json
+from noiseproof.core.messages import Json
 
 MOST_COLUMNS = 8  # columns that are shown first
 ROWS = 2000  # of a class that are compared

@@ -11,7 +11,7 @@ from noiseproof.audit.files import CROWD, Audit, read_crowd, read_votes
 from noiseproof.audit.inputs import read_again
 from noiseproof.audit.sources import Source
 from noiseproof.audit.sources.base import AuditData, NoRows
-from noiseproof.core.files import Json
+from noiseproof.core.messages import Json
 from noiseproof.review.comparisons import ColumnRanking, Nearby, WordRanking
 from noiseproof.review.issues import Issues
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from noiseproof.audit.files import NUMBERS, Audit
 from noiseproof.core.arrays import Ints
-from noiseproof.core.files import Json
+from noiseproof.core.messages import Json
 from noiseproof.judge.issues import badges
 
 Sort = Literal["quality", "given", "suggested", "row", "id"]

@@ -12,7 +12,7 @@ from noiseproof.audit.decisions import FILE as DECISIONS
 from noiseproof.audit.decisions import Choice, Decision
 from noiseproof.audit.files import Audit
 from noiseproof.audit.sample import open_design, read_population
-from noiseproof.core.files import Json
+from noiseproof.core.messages import Json
 from noiseproof.judge.measure.design import (
     Question,
     measured_answers,

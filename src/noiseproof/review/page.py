@@ -14,7 +14,7 @@ from noiseproof.audit.files import NUMBERS, Audit
 from noiseproof.audit.sources import Source, open_rows
 from noiseproof.audit.sources.base import NoRows
 from noiseproof.core.arrays import Ints
-from noiseproof.core.files import Json
+from noiseproof.core.messages import Json
 from noiseproof.judge.issues.base import issue_types, list_findings
 from noiseproof.judge.issues.spelling import class_spellings
 from noiseproof.review.context import (

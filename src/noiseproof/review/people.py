@@ -16,7 +16,7 @@ from noiseproof.audit.decisions import Decision, DecisionLog
 from noiseproof.audit.plan import differ, independent_pair
 from noiseproof.audit.rows import mixed
 from noiseproof.core.arrays import Bools, Floats, Ints
-from noiseproof.core.files import Json
+from noiseproof.core.messages import Json
 from noiseproof.judge.measure.interval import agreement
 from noiseproof.judge.saved import ROW_CHOICES
 from noiseproof.review.issues import Issues

@@ -12,7 +12,7 @@ from noiseproof.audit.files import Audit
 from noiseproof.audit.inputs import read_again
 from noiseproof.audit.sources.base import NoRows
 from noiseproof.core.arrays import Array, Floats32, Ints
-from noiseproof.core.files import Json
+from noiseproof.core.messages import Json
 from noiseproof.review.context import Context, Prepared
 from noiseproof.review.issues import Issues
 

@@ -27,7 +27,7 @@ from noiseproof.audit.files import Audit, check_decisions
 from noiseproof.audit.sources import Source
 from noiseproof.audit.sources.base import NoRows
 from noiseproof.core.arrays import Bools, Ints
-from noiseproof.core.files import Json
+from noiseproof.core.messages import Json
 from noiseproof.judge.issues.spelling import class_spellings
 from noiseproof.judge.saved import ROW_CHOICES, RowChoice
 from noiseproof.review.issues import Issues, Sort

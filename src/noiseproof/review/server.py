@@ -28,7 +28,7 @@ from noiseproof.audit.files import read_audit
 from noiseproof.audit.sample import read_population
 from noiseproof.audit.sources import open_rows
 from noiseproof.audit.sources.base import AuditData
-from noiseproof.core.files import Json
+from noiseproof.core.messages import Json
 from noiseproof.judge.measure.design import FIRST_QUESTIONS
 from noiseproof.judge.saved import RowChoice
 from noiseproof.review.context import Context, hidden_columns, snippet

@@ -24,7 +24,7 @@ from noiseproof.audit.exchange.base import (
     row_of,
     to_json,
 )
-from noiseproof.core.files import Json
+from noiseproof.core.messages import Json
 from noiseproof.data.labelsets import NONE
 
 if TYPE_CHECKING:

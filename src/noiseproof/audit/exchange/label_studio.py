@@ -26,7 +26,7 @@ from noiseproof.audit.exchange.base import (
     read_json,
     to_json,
 )
-from noiseproof.core.files import Json
+from noiseproof.core.messages import Json
 
 if TYPE_CHECKING:
     from noiseproof.audit.sources.base import AuditData

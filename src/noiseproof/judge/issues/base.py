@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, TypeAlias
 import numpy as np
 
 from noiseproof.core.arrays import Array, Bools, Floats, Floats32, Ints
-from noiseproof.core.files import Json
-from noiseproof.core.messages import counted
+from noiseproof.core.messages import Json, counted
 from noiseproof.core.plugins import load_plugins
 from noiseproof.core.registry import Registry, unknown_name
 from noiseproof.judge.saved import SavedAudit

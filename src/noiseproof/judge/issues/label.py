@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from noiseproof.core.arrays import Bools, Floats32, Ints
-from noiseproof.core.files import Json
-from noiseproof.core.messages import quoted
+from noiseproof.core.messages import Json, quoted
 from noiseproof.judge.interval import NEGLIGIBLE
 from noiseproof.judge.issues.base import (
     AuditEvidence,

@@ -9,8 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from noiseproof.core.arrays import Bools, Floats32, Ints
-from noiseproof.core.files import Json
-from noiseproof.core.messages import counted
+from noiseproof.core.messages import Json, counted
 from noiseproof.judge.issues.base import (
     AuditEvidence,
     Issue,
