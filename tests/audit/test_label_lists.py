@@ -463,7 +463,7 @@ def test_a_matrix_of_others_than_zeros_and_ones_is_refused(number: float, tmp_pa
     matrix = ANSWERS.astype(float)
     matrix[0, 0] = number
     np.savez(tmp_path / "a.npz", x=X, y=matrix)
-    with pytest.raises(ValueError, match="or 0 and 1 for several labels a row"):
+    with pytest.raises(ValueError, match="or 0 and 1 for several labels per row"):
         read_rows(tmp_path / "a.npz")
 
 

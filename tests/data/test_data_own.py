@@ -131,14 +131,16 @@ def test_numbers_that_name_no_class_are_refused() -> None:
     with pytest.raises(ValueError, match=r"got real numbers such as 1e\+30"):
         encode_labels([1e30, 2e30])
     for odd in (3, None, "abc", {1, 2}, [[1], [1, 2]]):
-        with pytest.raises(ValueError, match="Expected one label a row in `y`, got"):
+        with pytest.raises(ValueError, match="Expected one label per row in `y`, got"):
             encode_labels(odd)
     with pytest.raises(
         ValueError,
         match="got infinite numbers in 1 of 2 rows, the first of them 1. Drop those rows",
     ):
         encode_labels([1.0, np.inf])
-    with pytest.raises(ValueError, match=r"got shape \(2, 1, 1\). Give one word or number a row."):
+    with pytest.raises(
+        ValueError, match=r"got shape \(2, 1, 1\). Give one word or number per row."
+    ):
         from_arrays([[1.0], [2.0]], np.zeros((2, 1, 1)))
     with pytest.raises(ValueError, match=r"got shape \(2, 3\). For one-hot rows use argmax"):
         encode_labels(np.eye(3)[:2])

@@ -103,7 +103,7 @@ def parse_sum(text: str) -> list[tuple[float, str]]:
     terms = []
     for part in split_outside_brackets(text, "+"):
         if not part.strip():
-            raise ValueError(f"Expected a name beside each '+', got {text!r}.")
+            raise ValueError(f"Expected a name next to each '+', got {text!r}.")
         scaled = _SCALED.fullmatch(part)
         terms.append((float(scaled[1]), scaled[2].strip()) if scaled else (1.0, part.strip()))
     return terms

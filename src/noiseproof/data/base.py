@@ -125,7 +125,7 @@ class Dataset:
                 _check_given(split.y, len(self.classes))
                 if split.y.dim() != self.train.y.dim():
                     raise ValueError(
-                        "Expected one label a row in all parts of a dataset, or several in all of"
+                        "Expected one label per row in all parts of a dataset, or several in all of"
                         " them."
                     )
                 _check_width(split.soft, len(self.classes))

@@ -152,7 +152,7 @@ def _from_arrow(table: Any) -> pd.DataFrame:
 def _column(values: Any, name: Any) -> Any:
     if getattr(values, "ndim", 1) != 1:
         raise ValueError(
-            f"Expected one value a row in column {name!r}, got shape {tuple(values.shape)}."
+            f"Expected one value per row in column {name!r}, got shape {tuple(values.shape)}."
         )
     return values.detach().cpu().numpy() if hasattr(values, "detach") else values
 

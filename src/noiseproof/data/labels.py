@@ -60,17 +60,19 @@ def _one_column(values: Any, name: str) -> Array:
     try:
         labels = as_array(values)
     except ValueError:  # rows of different lengths
-        raise ValueError(f"Expected one label a row in `{name}`, got lists of labels.") from None
+        raise ValueError(f"Expected one label per row in `{name}`, got lists of labels.") from None
     if labels.dtype.kind == "U" and isinstance(values, (list, tuple)):
         # among words, NumPy turns a missing value into the word "nan"
         labels = np.array(values, dtype=object)
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
     if labels.ndim != 1:
-        hint = "Give one word or number a row"
+        hint = "Give one word or number per row"
         if labels.ndim == 2:
-            hint = "For one-hot rows use argmax(axis=1), or 0 and 1 for several labels a row"
-        raise ValueError(f"Expected one label a row in `{name}`, got shape {labels.shape}. {hint}.")
+            hint = "For one-hot rows use argmax(axis=1), or 0 and 1 for several labels per row"
+        raise ValueError(
+            f"Expected one label per row in `{name}`, got shape {labels.shape}. {hint}."
+        )
     if isinstance(values, np.ma.MaskedArray):  # np.asarray drops the mask
         _refuse_rows(np.ma.getmaskarray(values).ravel(), name)
     return labels
@@ -197,7 +199,7 @@ def soft_labels(values: Any, name: str = "y") -> Tensor | None:
 def names_of_columns(
     values: Any, classes: Sequence[str] | None, count: int, name: str
 ) -> tuple[str, ...]:
-    """The names of the ``count`` columns of a matrix: ``classes``, those of a table, or their
+    """The names of the ``count`` columns of a matrix: ``classes``, its own names, or their
     numbers.
     """
     columns: Any = classes

@@ -259,8 +259,8 @@ def _array(labels: Any) -> Array:
 
 
 def label_names(labels: Any, classes: Sequence[str] | None) -> tuple[str, ...] | None:
-    """The names of the columns of a matrix: ``classes``, those of a table, or their numbers; None
-    for lists.
+    """The names of the columns of a matrix: ``classes``, its own names, or their numbers; None for
+    lists.
     """
     if are_lists(labels):
         return None if classes is None else tuple(str(name).strip() for name in classes)
