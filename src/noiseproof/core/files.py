@@ -40,11 +40,10 @@ def check_place(path: str | os.PathLike[str], *, folder: bool) -> Path:
         raise IsADirectoryError(
             f"Expected a file to write to, got the folder {place}. Name a file in it."
         )
-    if file := next(
-        (one for one in [place, *place.parents][not folder :] if one.exists() and not one.is_dir()),
-        None,
-    ):
-        raise FileExistsError(f"Expected a folder, got the file {file}. Choose another one.")
+    places = [place, *place.parents] if folder else place.parents
+    for one in places:
+        if one.exists() and not one.is_dir():
+            raise FileExistsError(f"Expected a folder, got the file {one}. Choose another one.")
     return place
 
 

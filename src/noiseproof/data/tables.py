@@ -114,22 +114,38 @@ class Columns:
         frame: Any = rows
         if isinstance(rows, np.ndarray):
             frame = pd.DataFrame(rows, columns=list(self.numeric))
+        return self.encode_part(frame, "")[0]
+
+    def encode_part(self, frame: Frame, part: str) -> tuple[Tensor, list[str]]:
+        """Encode a part of the data, and return notes on what was imputed or has no known
+        category.
+        """
         if absent := [c for c in (*self.numeric, *self.categories) if c not in frame.columns]:
             raise ValueError(
                 f"Expected the columns of the training table, {preview(absent)} are missing."
             )
         x = np.zeros((len(frame), len(self.mean)), np.float32)
         num_missing = {}
-        for i, c in enumerate(self.numeric):
+        notes = []
+        shifts = self.shift.tolist()
+        for i, (c, fill) in enumerate(zip(self.numeric, self.fill.tolist(), strict=True)):
             values = _numbers(frame[c], self.missing == "impute")
             is_gap = np.isnan(values)
             num_missing[c] = int(is_gap.sum())
-            x[:, i] = np.where(is_gap, float(self.fill[i]), values) - float(self.shift[i])
+            if num_missing[c]:
+                notes.append(_filled(num_missing[c], f"column {c!r} of the {part} set", fill))
+            x[:, i] = np.where(is_gap, fill, values) - shifts[i]
         position = len(self.numeric)
         for c, words in self.categories.items():
             codes = _codes(frame[c], words)
             num_missing[c] = int((codes == EMPTY).sum())
-            known = np.flatnonzero(codes >= 0)
+            is_unknown = codes < 0
+            if is_unknown.any():
+                where = f"in column {c!r} of the {part} set"
+                cells = counted(int(is_unknown.sum()), f"cell {where} is", f"cells {where} are")
+                unknown = sorted(set(_words(frame[c])[is_unknown]))
+                notes.append(f"{cells} none of its categories: {preview(unknown)}.")
+            known = np.flatnonzero(~is_unknown)
             x[known, position + codes[known]] = 1
             position += len(words)
         if self.missing == "refuse" and any(num_missing.values()):
@@ -138,22 +154,7 @@ class Columns:
                 f"Expected no missing values, got {', '.join(counts[:5])}. Drop those rows or"
                 " columns, or fill in medians with `missing='impute'`."
             )
-        return torch.from_numpy(x)
-
-    def describe(self, frame: Frame, part: str) -> list[str]:
-        """Return what was imputed or has no known category in another part of the data."""
-        notes = []
-        for c, fill in zip(self.numeric, self.fill.tolist(), strict=True):
-            if count := int(np.isnan(_numbers(frame[c], impute=True)).sum()):
-                notes.append(_filled(count, f"column {c!r} of the {part} set", fill))
-        for c, words in self.categories.items():
-            is_unknown = _codes(frame[c], words) < 0
-            if is_unknown.any():
-                where = f"in column {c!r} of the {part} set"
-                cells = counted(int(is_unknown.sum()), f"cell {where} is", f"cells {where} are")
-                unknown = sorted(set(_words(frame[c])[is_unknown]))
-                notes.append(f"{cells} none of its categories: {preview(unknown)}.")
-        return notes
+        return torch.from_numpy(x), notes
 
     def table(self, frame: Frame) -> FeatureTable:
         """Return a table for decision trees, ``wide`` columns included."""
@@ -673,8 +674,9 @@ def from_table(
         if other is not None:
             frame = read_table(other, label, categories=columns.categories, header=header)
             y, _ = labels.encode(frame[label], f"{label} of {part}")
-            splits[part] = Split(columns.encode(frame), y)
-            notes += columns.describe(frame, part)
+            x, more = columns.encode_part(frame, part)
+            splits[part] = Split(x, y)
+            notes += more
     return Dataset(
         table_name(table, "table"),
         labels.classes,
