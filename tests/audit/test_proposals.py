@@ -16,7 +16,7 @@ from noiseproof.audit.files import Audit
 from noiseproof.audit.sample import open_design, read_design
 from noiseproof.judge.measure.design import (
     PURPOSES,
-    Proposal,
+    Question,
     interleave,
     most_informative,
     parse_mixture,
@@ -181,8 +181,8 @@ def test_informative_rows_by_their_definition(seed: int) -> None:
 
 def test_an_exhausted_purpose_leaves_its_place_to_the_others() -> None:
     rows = {
-        "find": [Proposal(i, "find") for i in range(3)],
-        "measure": [Proposal(9, "measure", 0.5)],
+        "find": [Question(i, "find") for i in range(3)],
+        "measure": [Question(9, "measure", 0.5)],
         "learn": [],
     }
     mixed = interleave(rows, {"find": 0.4, "learn": 0.2, "measure": 0.4})  # type: ignore[arg-type]

@@ -203,8 +203,9 @@ class Measuring:
             decision = self._resolve(row, choice, label, reviewer)
             if question is not None and (row, number) == (question.row, len(answered) + 1):
                 if choice != "undo":  # else it is undone already, and the reply was lost
-                    probability = question.probability if question.asked == "measure" else None
-                    self._save(decision._replace(asked=question.asked, probability=probability))
+                    self._save(
+                        decision._replace(asked=question.asked, probability=question.probability)
+                    )
             elif answered and (row, number) == (answered[-1].row, len(answered)):
                 last = answered[-1]
                 if choice == "undo":
@@ -262,15 +263,7 @@ class Proposing(Measuring):
         answers.
         """
         closed = {answer.row for answer in self.answers if self._is_answer(answer)}
-        return [
-            Question(
-                proposal.row,
-                proposal.probability or 0.0,
-                "measure" if self.measures[proposal.row] else "",
-            )
-            for proposal in self.proposals
-            if proposal.row not in closed
-        ]
+        return [proposal for proposal in self.proposals if proposal.row not in closed]
 
     def _is_answer(self, answer: Decision) -> bool:
         measures = self.measures.get(answer.row)

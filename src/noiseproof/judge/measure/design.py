@@ -42,11 +42,18 @@ MIXTURE = "find=0.5,learn=0.3,measure=0.2"
 
 @dataclass(frozen=True)
 class Question:
-    """A row to ask a person about."""
+    """A row to ask a person about, and what for."""
 
     row: int  # of the source
-    probability: float  # of being asked by the end of its round
-    asked: Asked = "measure"
+    purpose: Purpose | Literal["repeat"]
+    probability: float | None = None  # of being asked by the end of its round, to measure
+
+    @property
+    def asked(self) -> Asked:
+        """Return as what the answer is saved."""
+        if self.purpose == "find" or self.purpose == "learn":
+            return ""
+        return self.purpose
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,7 +109,7 @@ class Design:
             due = due[:-APART]
         repeated = {answer.row for answer in answers if answer.asked == "repeat"}
         again = [
-            Question(row, measured[row].probability or 1.0, "repeat")
+            Question(row, "repeat")
             for row in due
             if row not in repeated and np.random.default_rng([self.seed, row]).random() < repeats
         ]
@@ -120,7 +127,7 @@ class Design:
             questions = []
             for h in generator.permutation(np.repeat(np.arange(len(target)), target - asked)):
                 row = int(self.order[h][asked[h]])
-                questions.append(Question(row, float(target[h] / self.sizes[h])))
+                questions.append(Question(row, "measure", float(target[h] / self.sizes[h])))
                 asked[h] += 1
             yield questions
             number += 1
@@ -196,16 +203,6 @@ def is_wrong(answer: Decision) -> bool:
     return answer.decision in ("accept", "other") and answer.label != answer.given_label
 
 
-@dataclass(frozen=True)
-class Proposal:
-    """A row to look at, and what for."""
-
-    row: int  # of the source
-    purpose: Purpose
-    # of being asked by the design, where the purpose is to measure
-    probability: float | None = None
-
-
 def parse_mixture(text: str = MIXTURE) -> dict[Purpose, float]:
     """Return the shares of the purposes, which sum to one.
 
@@ -235,7 +232,7 @@ def propose(
     answers: Sequence[Decision],
     mixture: Mapping[Purpose, float],
     count: int,
-) -> list[Proposal]:
+) -> list[Question]:
     """At most ``count`` rows to look at next, mixed evenly, so that whoever stops early has the
     same mixture.
 
@@ -244,7 +241,7 @@ def propose(
     fewer, the others take their place. A row has one purpose, to measure before all others: only
     these rows represent the rest.
     """
-    proposals: dict[Purpose, list[Proposal]] = {}
+    proposals: dict[Purpose, list[Question]] = {}
     frame = audit.issues
     rows = frame["row"].to_numpy()
     closed = {answer.row for answer in answers}
@@ -252,7 +249,7 @@ def propose(
         asked = len(measured_answers(answers)) + round(share * count)
         assert design is not None  # it measures
         questions = design.questions(answers, asked)
-        proposals["measure"] = [Proposal(one.row, "measure", one.probability) for one in questions]
+        proposals["measure"] = questions
         closed |= {one.row for one in questions}
         count -= len(questions)
     find = mixture.get("find", 0.0)
@@ -261,7 +258,7 @@ def propose(
         order = np.lexsort((rows, frame["model_quality"], frame["label_quality"]))
         worst = rows[order]
         worst = worst[~np.isin(worst, list(closed))][: round(count * find / (find + learn))]
-        proposals["find"] = [Proposal(row, "find") for row in worst.tolist()]
+        proposals["find"] = [Question(row, "find") for row in worst.tolist()]
         closed |= {*worst.tolist()}
         count -= len(worst)
     if learn:
@@ -274,7 +271,7 @@ def propose(
             np.isin(rows, list(closed)),
             count,
         )
-        proposals["learn"] = [Proposal(row, "learn") for row in rows[at].tolist()]
+        proposals["learn"] = [Question(row, "learn") for row in rows[at].tolist()]
     return interleave(proposals, mixture)
 
 
@@ -313,8 +310,8 @@ def most_informative(
 
 
 def interleave(
-    proposals: Mapping[Purpose, Sequence[Proposal]], mixture: Mapping[Purpose, float]
-) -> list[Proposal]:
+    proposals: Mapping[Purpose, Sequence[Question]], mixture: Mapping[Purpose, float]
+) -> list[Question]:
     """Return the proposals of all purposes, each purpose as often as its share of the mixture."""
     places = [
         ((place + 0.5) / mixture[purpose], PURPOSES.index(purpose), proposal)
