@@ -73,7 +73,9 @@ def test_share_forgotten() -> None:
 def test_number_kept(task: Task, rows: int, forget: float, kept: int) -> None:
     """int((1 − forget)·B); one where that is none."""
     batch, _ = make_step(rows)
-    assert SmallLoss(forget, ramp=0).num_kept(batch, make_run(task)) == kept
+    losses = torch.rand(1, rows, dtype=torch.float64)
+    weights = SmallLoss(forget, ramp=0).weights(losses, [], batch, make_run(task))
+    assert weights is not None and int((weights > 0).sum()) == kept
 
 
 @pytest.mark.parametrize("make", [SmallLoss, CoTeaching, Sigua])

@@ -20,6 +20,7 @@ from noiseproof.core.checks import (
     check_logits_and_target,
     check_number,
     check_tensor,
+    check_word,
 )
 from noiseproof.core.grammar import format_call
 from noiseproof.core.margin import LabelProb, margin, margins
@@ -91,10 +92,6 @@ class Loss(nn.Module):
         exact: bool = False,
     ) -> None:
         super().__init__()
-        if reduction not in get_args(Reduction):
-            raise ValueError(
-                f"Expected `reduction` to be 'mean', 'sum' or 'none', got {reduction!r}."
-            )
         if weight is not None:
             weight = check_tensor("weight", weight)
             if weight.dim() != 1 or not weight.is_floating_point():
@@ -104,7 +101,7 @@ class Loss(nn.Module):
                 )
         self.register_buffer("weight", weight)
         self.ignore_index = check_count("ignore_index", ignore_index)
-        self.reduction: Reduction = reduction
+        self.reduction: Reduction = check_word("reduction", reduction, get_args(Reduction))
         self.exact = check_flag("exact", exact)
 
     def value(self, y: LabelProb) -> Tensor:

@@ -4,11 +4,11 @@ import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 
-from noiseproof.core.checks import check_number
+from noiseproof.core.checks import check_number, check_word
 from noiseproof.losses.base import Loss, register, terms_of
 from noiseproof.losses.initial import (
     check_classes,
@@ -312,8 +312,7 @@ def remargin_for(
 
     It is ``TauShift`` or ``TauScale``.
     """
-    if by not in ("shift", "scale"):
-        raise ValueError(f"Expected `by` to be 'shift' or 'scale', got {by!r}.")
+    check_word("by", by, get_args(By))
     return (TauShift if by == "shift" else TauScale)(loss, num_classes, tau, sigma)
 
 

@@ -9,7 +9,6 @@ from torch import Generator
 
 from noiseproof.core.checks import check_count
 from noiseproof.core.lazy import import_modules
-from noiseproof.models import cnn, inception, mlp, resnet, wideresnet
 from noiseproof.models.base import INITS, MODELS, Backbone, initial_logit_spread, initialise_head
 from noiseproof.models.pretrained import EfficientNetBackbone, TimmBackbone, spelled_out
 
@@ -17,14 +16,9 @@ __all__ = [
     "INITS",
     "MODELS",
     "Backbone",
-    "cnn",
     "get_model",
-    "inception",
     "initial_logit_spread",
     "initialise_head",
-    "mlp",
-    "resnet",
-    "wideresnet",
 ]
 
 # Backbones of optional packages, with their weights

@@ -8,7 +8,6 @@ processes, so the selection does not depend on their number; ties go to the earl
 batch.
 """
 
-from collections.abc import Hashable
 from dataclasses import dataclass
 
 import torch
@@ -49,11 +48,7 @@ class SmallLoss(Strategy):
             return self.forget
         return self.forget * (T / self.ramp)
 
-    def num_kept(self, batch: Batch, run: Run) -> int:
-        """Return the number of rows of a step that are trained on."""
-        return max(1, int((1 - self.forgotten(run.epoch - self.start)) * batch.count))
-
-    def phase(self, run: Run) -> Hashable:
+    def phase(self, run: Run) -> float | None:
         """Return the share that is left out, which decides how many rows are kept.
 
         It is None before ``start``.
@@ -63,10 +58,12 @@ class SmallLoss(Strategy):
         return self.forgotten(run.epoch - self.start)
 
     def weights(self, losses: Tensor, outs: list[Output], batch: Batch, run: Run) -> Tensor | None:
-        if run.epoch < self.start:
+        forgotten = self.phase(run)
+        if forgotten is None:
             return None
         order = _ranked(given_losses(losses, outs, batch, run), batch, run)
-        return self.select(order, self.num_kept(batch, run), batch, run)
+        kept = max(1, int((1 - forgotten) * batch.count))
+        return self.select(order, kept, batch, run)
 
     def select(self, order: Tensor, kept: int, batch: Batch, run: Run) -> Tensor:
         """Return the weights (M, b) of the rows in the ``order`` of their losses (count, M)."""

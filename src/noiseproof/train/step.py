@@ -90,20 +90,20 @@ class Stepper:
 
 
 # what each hook may return, and its description
-_RETURNS: dict[str, tuple[tuple[type, ...], str]] = {
-    "rows": ((Tensor,), "the numbers of the rows to train on, one at least"),
-    "targets": ((Batch,), "a Batch, the given one where it changes nothing"),
-    "outputs": ((list,), "a list of Output, the given one where it changes nothing"),
-    "revise": ((Batch,), "a Batch, the given one where it changes nothing"),
+_RETURNS: dict[str, tuple[Any, str]] = {
+    "rows": (Tensor, "the numbers of the rows to train on, one at least"),
+    "targets": (Batch, "a Batch, the given one where it changes nothing"),
+    "outputs": (list, "a list of Output, the given one where it changes nothing"),
+    "revise": (Batch, "a Batch, the given one where it changes nothing"),
     "weights": (
-        (Tensor, type(None)),
+        Tensor | None,
         "a factor for each of the `losses` in their shape {shape}, or None",
     ),
     "penalties": (
-        (Tensor, type(None)),
+        Tensor | None,
         "a term for each of the `losses` in their shape {shape}, or None",
     ),
-    "step": ((Step, type(None)), "a Step or None"),
+    "step": (Step | None, "a Step or None"),
 }
 
 
