@@ -66,7 +66,6 @@ class MultiLabel(Loss):
             )
 
     def per_sample(self, out: Output, target: Tensor) -> Tensor:
-        self._check(out.logits, target)
         present = self.loss.evaluate(LabelProb.from_margin(out.logits))  # (B, K)
         absent = (self.absent or self.loss).evaluate(LabelProb.from_margin(-out.logits))
         value = torch.lerp(absent, present, target.to(absent.dtype))

@@ -1,7 +1,6 @@
 """Instance-dependent noise: Chen et al. 2020 (deterministic) and Xia et al. 2020 (random)."""
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
 
 import torch
 from torch import Generator, Tensor
@@ -27,7 +26,7 @@ class Chen(NoiseModel):
     """
 
     rate: float = rate_field()
-    needs: ClassVar[Literal["inputs", "predictions"] | None] = "predictions"
+    needs = "predictions"
     min_classes = 2
 
     def draw(
@@ -65,7 +64,7 @@ class Xia(NoiseModel):
     rate: float = rate_field()
     scale: float = number("[0, inf)", 1.0)
     sd: float = number("[0, inf)", 0.1)
-    needs: ClassVar[Literal["inputs", "predictions"] | None] = "inputs"
+    needs = "inputs"
     min_classes = 2
 
     def draw(
