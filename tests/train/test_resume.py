@@ -329,7 +329,7 @@ def killed_twice(methods: list[str], tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no processes to fork")
 def test_killed_twice(tmp_path: Path) -> None:
-    killed_twice([LC, "dividemix"], tmp_path)
+    killed_twice([LC], tmp_path)
 
 
 @pytest.mark.slow
