@@ -7,7 +7,7 @@ import hashlib
 import logging
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -42,6 +42,7 @@ from noiseproof.cli.show import (
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
+    from lightning_fabric.loggers.logger import Logger
     from torch import Tensor
 
     from noiseproof import data as datasets
@@ -143,11 +144,11 @@ def train(
     """Train a classifier on noisy labels by any method; a run that was stopped resumes when it is
     started again.
     """
-    from noiseproof import train as training
     from noiseproof.bench.experiment import foreign_images
     from noiseproof.core.cluster import fixed_threads
     from noiseproof.data import get_dataset
-    from noiseproof.train.logs import describe, make_loggers
+    from noiseproof.train import prepare
+    from noiseproof.train.logs import make_loggers
     from noiseproof.train.settings import make_fabric
 
     _prepare_process()
@@ -177,7 +178,7 @@ def train(
     fabric.launch()
 
     def make_task(predictions: Tensor | None) -> Task:
-        return training.prepare(
+        return prepare(
             data,
             noise,
             seed=seed,
@@ -196,20 +197,7 @@ def train(
         task = make_task(predictions)
         if dry_run:
             return _show_estimate(task, method, settings, fabric, as_json)
-        fabric.loggers.extend(loggers)  # only now: what went before is not the run
-        describe(loggers, {**run, **settings.as_dict()})
-        with training_progress(settings.epochs, fabric.is_global_zero) as progress:
-            result = training.train(
-                task,
-                method,
-                settings,
-                seed=seed,
-                fabric=fabric,
-                out=folder,
-                resume=resume,
-                samples=samples,
-                progress=progress,
-            )
+        result = _train(task, run, settings, fabric, loggers, folder, resume, samples)
     if fabric.is_global_zero:
         _show_result(result, run, task.train.rate, folder, as_json)
 
@@ -343,6 +331,35 @@ def _predictions(
             seed=seed,
             fabric=fabric,
             out=folder and folder / "clean",
+            progress=progress,
+        )
+
+
+def _train(
+    task: Task,
+    run: Mapping[str, Any],
+    settings: Settings,
+    fabric: Fabric,
+    loggers: Sequence[Logger],
+    folder: Path | None,
+    resume: bool,
+    samples: bool,
+) -> Result:
+    from noiseproof.train import train
+    from noiseproof.train.logs import describe
+
+    fabric.loggers.extend(loggers)  # only now: what went before is not the run
+    describe(loggers, {**run, **settings.as_dict()})
+    with training_progress(settings.epochs, fabric.is_global_zero) as progress:
+        return train(
+            task,
+            run["method"],
+            settings,
+            seed=run["seed"],
+            fabric=fabric,
+            out=folder,
+            resume=resume,
+            samples=samples,
             progress=progress,
         )
 
