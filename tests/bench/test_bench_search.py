@@ -220,7 +220,7 @@ def test_a_point_that_fails_is_not_chosen_and_all_that_fail_are_refused(
     found = search(GRID, tmp_path, seeds=1, fit=fit)
     assert found.validation["gce:q=0.1"] is None and found.method == "gce:q=0.9"
     assert found.errors == {"gce:q=0.1": "ValueError: Too wild."}
-    one = replace(found, failed=1, results=[{"error": "Diverged: Wilder."}])
+    one = replace(found, results=[{"error": "Diverged: Wilder.", "last": None}])
     with monkeypatch.context() as patch:
         patch.setattr("noiseproof.bench.search.search_all", lambda *args, **options: [one])
         shown = CliRunner().invoke(app, ["bench", "search", GRID.method]).stdout.splitlines()

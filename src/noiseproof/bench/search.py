@@ -8,15 +8,16 @@ import importlib
 import math
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any, NamedTuple
+from typing import Any
 
 from noiseproof.accelerate import Job, Outcome, fit_many
 from noiseproof.bench.engines import run_all
 from noiseproof.bench.experiment import Experiment, check
+from noiseproof.bench.ranking import accuracy, metric_of
 from noiseproof.bench.results import Json, holder, read_result
 from noiseproof.bench.tables import PaperTable, list_tables, load_table
 from noiseproof.core.checks import check_count
@@ -35,18 +36,42 @@ _FREE = re.compile(rf"=\s*(\[(?:[^][]|\[[^][]*\])*\]|{_RANGE})")
 
 @dataclass(frozen=True)
 class SearchResult:
-    """The chosen point, the accuracies that decided, and its results with all seeds."""
+    """The points of a grid, and the results of the chosen one with all seeds."""
 
-    method: str
-    # noisy validation accuracy of every point of the grid; None where it failed
-    validation: dict[str, float | None]
-    errors: dict[str, str]  # of points that failed
-    accuracies: list[float]  # one for each seed that did not fail
-    failed: int
-    results: list[Json]  # of the chosen method, by seed
+    points: dict[str, Json]  # results by method, without points that were stopped early
     pruned: tuple[str, ...] = ()  # points that were stopped early
-    # the rows of ``accuracies``: noisy validation where the dataset has no test part
-    measured_on: str = "test"
+    method: str = ""  # the chosen point
+    results: list[Json] = field(default_factory=list)  # of the chosen point, by seed
+
+    @property
+    def validation(self) -> dict[str, float | None]:
+        """The noisy validation accuracy of every point; None where it failed."""
+        return {method: _noisy_accuracy(result) for method, result in self.points.items()}
+
+    @property
+    def errors(self) -> dict[str, str]:
+        """Why points failed."""
+        return {
+            method: str(result.get("error") or "no accuracy on the held-out rows")
+            for method, result in self.points.items()
+            if _noisy_accuracy(result) is None
+        }
+
+    @property
+    def accuracies(self) -> list[float]:
+        """One for each seed that did not fail."""
+        values = (accuracy(result, metric_of(self.results)) for result in self.results)
+        return [value for value in values if not math.isnan(value)]
+
+    @property
+    def failed(self) -> int:
+        return sum(result["last"] is None for result in self.results)
+
+    @property
+    def measured_on(self) -> str:
+        """The rows of ``accuracies``: noisy validation where the dataset has no test part."""
+        of_test = metric_of(self.results) == "test_accuracy"
+        return "test" if of_test else "noisy validation"
 
     @property
     def mean(self) -> float:
@@ -55,6 +80,21 @@ class SearchResult:
     @property
     def std(self) -> float | None:
         return stdev(self.accuracies) if len(self.accuracies) > 1 else None
+
+    def best(self, grid: Experiment) -> str:
+        """Return the point with the largest accuracy; refuses a grid of which all points failed."""
+        accuracies = {
+            method: value for method, value in self.validation.items() if value is not None
+        }
+        if not accuracies:
+            reason = next(iter(self.errors.values()), "none")
+            raise ValueError(f"Expected a point of {grid.method!r} that trains, got {reason}.")
+        return max(accuracies, key=accuracies.__getitem__)
+
+
+def _noisy_accuracy(result: Json) -> float | None:
+    value: float | None = (result.get("last") or {}).get("validation_accuracy")
+    return value
 
 
 @dataclass(frozen=True)
@@ -235,8 +275,8 @@ def search_all(
         runs.append([replace(best, seed=grid.seed + number).pinned() for number in range(seeds)])
     results = run_all([run for of_grid in runs for run in of_grid], results_dir, **engine)
     return [
-        _summary(of_grid[0].method, [results[run.key] for run in of_grid], points)
-        for of_grid, points in zip(runs, tried, strict=True)
+        replace(points, method=of[0].method, results=[results[run.key] for run in of])
+        for of, points in zip(runs, tried, strict=True)
     ]
 
 
@@ -253,68 +293,17 @@ def _check_data(grids: Sequence[Experiment], full: bool, data_dir: str | Path | 
             )
 
 
-class _Tried(NamedTuple):
-    """The points of a grid with their results, without those that were stopped early."""
-
-    results: dict[str, Json]  # by method
-    pruned: tuple[str, ...] = ()
-
-    @property
-    def validation(self) -> dict[str, float | None]:
-        return {method: _noisy_accuracy(result) for method, result in self.results.items()}
-
-    @property
-    def errors(self) -> dict[str, str]:
-        return {
-            method: str(result.get("error") or "no accuracy on the held-out rows")
-            for method, result in self.results.items()
-            if _noisy_accuracy(result) is None
-        }
-
-    def best(self, grid: Experiment) -> str:
-        """Return the point with the largest accuracy; refuses a grid of which all points failed."""
-        accuracies = {
-            method: accuracy for method, accuracy in self.validation.items() if accuracy is not None
-        }
-        if not accuracies:
-            reason = next(iter(self.errors.values()), "none")
-            raise ValueError(f"Expected a point of {grid.method!r} that trains, got {reason}.")
-        return max(accuracies, key=accuracies.__getitem__)
-
-
 def _try_all(
     grids: Sequence[Experiment], results_dir: str | Path, engine: dict[str, Any]
-) -> list[_Tried]:
+) -> list[SearchResult]:
     points = [
         [replace(grid, method=method).pinned() for method in dict.fromkeys(expand(grid.method))]
         for grid in grids
     ]
     results = run_all([point for of_grid in points for point in of_grid], results_dir, **engine)
-    return [_Tried({point.method: results[point.key] for point in of_grid}) for of_grid in points]
-
-
-def _summary(method: str, results: list[Json], tried: _Tried) -> SearchResult:
-    last = [result["last"] for result in results if result["last"] is not None]
-    measured_on = "noisy validation"
-    metric = "validation_accuracy"
-    if all("test_accuracy" in metrics for metrics in last):
-        measured_on = "test"
-        metric = "test_accuracy"
-    return SearchResult(
-        method,
-        validation=tried.validation,
-        errors=tried.errors,
-        accuracies=[metrics[metric] for metrics in last if metrics[metric] is not None],
-        failed=len(results) - len(last),
-        results=results,
-        pruned=tried.pruned,
-        measured_on=measured_on,
-    )
-
-
-def _noisy_accuracy(result: Json) -> float | None:
-    accuracy: float | None = (result.get("last") or {}).get("validation_accuracy")
-    return accuracy
+    return [
+        SearchResult({point.method: results[point.key] for point in of_grid}) for of_grid in points
+    ]
 
 
 # Optuna's choice of points
@@ -326,7 +315,7 @@ class Pruned(Interrupted):
     """
 
 
-def _sample(grid: Experiment, folder: Path, trials: int, engine: dict[str, Any]) -> _Tried:
+def _sample(grid: Experiment, folder: Path, trials: int, engine: dict[str, Any]) -> SearchResult:
     if engine.get("engine", "local") != "local":
         raise ValueError(
             f"Expected the engine local with `trials`, got {engine['engine']!r}: each point"
@@ -364,7 +353,7 @@ def _corners(free: Sequence[list[Any] | Range]) -> Iterator[list[Any]]:
 
 def _run_trials(
     optuna: Any, grid: Experiment, folder: Path, trials: int, engine: dict[str, Any]
-) -> _Tried:
+) -> SearchResult:
     folder.mkdir(parents=True, exist_ok=True)
     journal = importlib.import_module("optuna.storages.journal")
     study = optuna.create_study(
@@ -410,7 +399,9 @@ def _run_trials(
             study.tell(trial.number, **outcome, skip_if_finished=True)
     ended = [t.user_attrs["method"] for t in known if t.state in (state.COMPLETE, state.FAIL)]
     results = {m: read_result(folder, replace(grid, method=m).key) or {} for m in ended}
-    return _Tried(results, tuple(t.user_attrs["method"] for t in known if t.state == state.PRUNED))
+    return SearchResult(
+        results, tuple(t.user_attrs["method"] for t in known if t.state == state.PRUNED)
+    )
 
 
 def _suggest(trial: Any, number: int, choices: list[Any] | Range) -> Any:

@@ -60,6 +60,11 @@ bench_app = typer.Typer(
 )
 app.add_typer(bench_app, name="bench", rich_help_panel=TRAINING)
 RESUMES = " The same command resumes."
+# what JSON has of a search
+SEARCHED = (
+    *("method", "validation", "errors", "pruned"),
+    *("measured_on", "mean", "std", "accuracies", "failed", "results"),
+)
 Left = Annotated[bool, option("Leave out runs whose results come with noiseproof.", "--left")]
 
 
@@ -627,9 +632,7 @@ def bench_search(
         progress=_show_progress,
     )
     if as_json:
-        return show_json(
-            [{**dataclasses.asdict(one), "mean": one.mean, "std": one.std} for one in searches]
-        )
+        return show_json([{name: getattr(one, name) for name in SEARCHED} for one in searches])
     several = len({run.without_method for run in runs}) > 1
     for run, one in zip(runs, searches, strict=True):
         if several:
