@@ -17,7 +17,7 @@ import torch
 from mpmath import mp
 from torch import Generator
 
-from noiseproof.analysis import collect
+from noiseproof.analysis import collect, to_matplotlib
 from noiseproof.analysis.after import calibration, cost, features, predictions
 from noiseproof.analysis.after.predictions import Predictions
 from noiseproof.analysis.figures import Figure, MissingFigure
@@ -242,12 +242,16 @@ def test_sensitivity_is_mean_and_deviation_over_seeds() -> None:
     assert table[["tau", "lam", "runs"]].values.tolist() == [[1, 0.1, 2], [2, 0.1, 1], [2, 0.5, 1]]
     assert table["mean"].tolist() == pytest.approx([0.6, 0.8, 0.9])
     assert table["std"][0] == pytest.approx(math.sqrt(0.02)) and math.isnan(table["std"][1])
-    heat = cost.sensitivity_figure(cost.Trials(runs, ["tau", "lam"]))
-    assert heat.layers[0].kind == "heat" and heat.data["tau"].tolist() == ["1", "2", "2"]
-    band = cost.sensitivity_figure(cost.Trials(runs, ["tau"]))
-    assert band.data["low"].tolist() == pytest.approx(
-        [0.6 - math.sqrt(0.02), 0.85 - math.sqrt(0.005)]
+    figure = cost.sensitivity_figure(
+        {"tau, lam": runs.assign(method="ln"), "tau": runs.assign(method="ln")}
     )
+    assert [layer.kind for layer in figure.layers] == ["line", "heat"]
+    heat, band = (rows for _, rows in figure.data.groupby("parameters", sort=False))
+    assert set(heat["parameters"]) == {"ln: tau, lam"} and heat["first"].tolist() == ["1", "2", "2"]
+    assert heat["accuracy"].isna().all() and band["mean"].isna().all()
+    assert band["value"].tolist() == [1, 2]
+    assert band["low"].tolist() == pytest.approx([0.6 - math.sqrt(0.02), 0.85 - math.sqrt(0.005)])
+    assert [ax.get_title() for ax in to_matplotlib(figure).axes[:2]] == ["ln: tau, lam", "tau"]
 
 
 def test_which_parameters_vary() -> None:
@@ -352,13 +356,8 @@ def test_runs_of_one_method_show_what_its_parameter_did(tmp_path: Path) -> None:
         train(task, f"gce:q={q}", SHORT, out=tmp_path / q)
     runs = {q: open_run(tmp_path / q) for q in ("0.3", "0.7")}
     (figure,) = collect(runs, only=["sensitivity"])
-    (same,) = collect(runs, only=["sensitivity"])
-    assert same.name == "sensitivity-q"
-    assert (
-        isinstance(figure, Figure)
-        and figure.name == "sensitivity-q"
-        and figure.data["q"].tolist() == [0.3, 0.7]
-    )
+    assert isinstance(figure, Figure) and set(figure.data["parameters"]) == {"q"}
+    assert figure.data["value"].tolist() == [0.3, 0.7]
     train(
         prepare(get_dataset("digits"), "symmetric:rate=0.2"),
         "gce:q=0.5",

@@ -315,7 +315,7 @@ def test_schedules_of_one_method(folder: Callable[..., Path]) -> None:
 def test_correction_that_has_not_begun_is_missing(tmp_path: Path) -> None:
     with pytest.raises(Interrupted):
         train(digits(), "sln-mo-lc:start=2", replace(SHORT, epochs=3), out=tmp_path, max_steps=14)
-    figure = variants.correction_figure(open_runs([tmp_path]))
+    figure = variants.correction_figure(variants.corrected_runs(open_runs([tmp_path])))
     assert isinstance(figure, MissingFigure) and "epoch 3" in figure.needs
 
 
@@ -329,7 +329,7 @@ def test_what_label_correction_keeps(folder: Callable[..., Path]) -> None:
         counts = np.histogram(kept.double().numpy()[member], 60, (0, 1))[0]
         assert table[table["labels"] == name]["samples"].tolist() == counts.tolist()
     runs = open_runs([straight, inverted, folder("sln-mo"), folder("gce")])
-    figure = variants.correction_figure(runs)
+    figure = variants.correction_figure(variants.corrected_runs(runs))
     assert isinstance(figure, Figure)
     targets = figure.data.groupby("method")["target"].unique().map(list).to_dict()
     assert targets == {
@@ -337,7 +337,7 @@ def test_what_label_correction_keeps(folder: Callable[..., Path]) -> None:
         "sln-mo-lc:start=3,invert=true": ["(1 − ω)·label + ω·prediction"],
         "sln-mo": ["label"],
     }
-    assert figure.data["epoch"].min() == 3 and "From epoch 4 on" in figure.reading
+    assert figure.data["epoch"].min() == 3 and "mixed from epoch 4 on" in figure.reading
 
 
 # Logistic-Normal

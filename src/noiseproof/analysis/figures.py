@@ -6,7 +6,7 @@ decorated with :func:`figure`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -112,34 +112,28 @@ class FigureMaker(Generic[T]):
     nothing to show.
     """
 
-    make: Callable[[T], pd.DataFrame | tuple[pd.DataFrame, dict[str, Any]] | None]
+    make: Callable[[T], pd.DataFrame | None]
     subject: Callable[[Runs], T]  # what ``make`` takes, from runs
-    fields: dict[str, Any]  # of the figure; ``make`` may return some to replace
+    fields: dict[str, Any]  # of the figure
 
     @property
     def name(self) -> str:
         return str(self.fields["name"])
 
-    @property
-    def stem(self) -> str:
-        """The name by which it is chosen; ``name`` may be the start of the names of several."""
-        return self.name.removesuffix("-")
-
     def __call__(self, subject: T) -> Figure | MissingFigure | None:
         try:
-            made = self.make(subject)
+            data = self.make(subject)
         except Needs as needs:
             return self.missing(needs)
-        if made is None:
+        if data is None:
             return None
-        data, changes = made if isinstance(made, tuple) else (made, {})
-        drawn = Figure(**self.fields | changes, data=data)
-        return replace(drawn, reading=drawn.reading + getattr(subject, "note", ""))
+        reading = self.fields["reading"] + getattr(subject, "note", "")
+        return Figure(**self.fields | {"reading": reading}, data=data)
 
     def missing(self, needs: Needs) -> MissingFigure:
         """Return the figure without its data."""
         about = {key: self.fields[key] for key in ("title", "paper", "stage")}
-        return MissingFigure(self.stem, needs=str(needs), **about)
+        return MissingFigure(self.name, needs=str(needs), **about)
 
 
 def figure(
@@ -149,36 +143,26 @@ def figure(
     subject: Callable[[Runs], T],
     axes: tuple[str, str] = ("", ""),
     **fields: Any,
-) -> Callable[
-    [Callable[[T], pd.DataFrame | tuple[pd.DataFrame, dict[str, Any]] | None]], FigureMaker[T]
-]:
+) -> Callable[[Callable[[T], pd.DataFrame | None]], FigureMaker[T]]:
     """Make a figure of a function that returns its table.
 
-    The function may return a pair of the table and fields of the figure that depend on it, None for
-    no figure, or raise :class:`Needs`.
+    The function may return None for no figure, or raise :class:`Needs`.
 
     Args:
-        name: unique among all figures; one that ends in ``-`` is the start of names that the
-            function returns.
-        subject: computes the argument of the function from runs, or a list of them, for a figure
-            each; figures with the same one share its result.
+        name: unique among all figures.
+        subject: computes the argument of the function from runs; figures with the same one share
+            its result.
         axes: the labels of the x and the y axis.
         fields: of :class:`Figure`.
     """
 
-    def register(make: Callable[[T], Any]) -> FigureMaker[T]:
+    def register(make: Callable[[T], pd.DataFrame | None]) -> FigureMaker[T]:
         stage = STAGES.get(
             make.__module__.removeprefix("noiseproof.analysis.").partition(".")[0], ""
         )
         labels = {"x_label": axes[0], "y_label": axes[1]}
-        options = {
-            "name": name,
-            "title": title,
-            "layers": layers,
-            "stage": stage,
-            **labels,
-            **fields,
-        }
+        about = {"name": name, "title": title, "layers": layers, "stage": stage}
+        options = about | labels | fields
         Figure(**options, data=pd.DataFrame())  # refuses unknown fields
         return FigureMaker(make, subject, options)
 
@@ -208,7 +192,7 @@ def collect(
 
     Args:
         runs: folders of runs, or the result of ``open_runs``.
-        only: names of figures; ``sensitivity`` is all that begin so.
+        only: names of figures.
         stage: ``before``, ``during`` or ``after`` training, by default all of them.
         progress: called with the name of the next figure, how many are done, and how many there
             are.
@@ -216,23 +200,25 @@ def collect(
     opened = runs if isinstance(runs, Mapping) else open_runs(runs)
     if not opened:
         raise ValueError("Expected the folder of at least one run, got none.")
-    makers = [maker for maker in figure_makers() if maker.stem in _chosen(only)]
+    makers = [maker for maker in figure_makers() if maker.name in _chosen(only)]
     if stage is not None:
         section = STAGES[check_word("stage", stage, STAGES)]
         makers = [maker for maker in makers if maker.fields["stage"] == section]
     subjects: dict[Any, Any] = {}
-    figures: list[Figure | MissingFigure] = []
+    figures = []
     for number, maker in enumerate(makers):
         if progress is not None:
             progress(maker.name, number, len(makers))
-        figures += _make(maker, opened, subjects)
+        drawn = _make(maker, opened, subjects)
+        if drawn is not None:
+            figures.append(drawn)
     if progress is not None:
         progress("", len(makers), len(makers))
     return figures
 
 
 def _chosen(only: Sequence[str]) -> Sequence[str]:
-    known = [maker.stem for maker in figure_makers()]
+    known = [maker.name for maker in figure_makers()]
     for name in only:
         if name not in known:
             raise ValueError(f"Unknown figure {name!r}. {near_names(name, known)}")
@@ -241,20 +227,15 @@ def _chosen(only: Sequence[str]) -> Sequence[str]:
 
 def _make(
     maker: FigureMaker[Any], runs: Runs, subjects: dict[Any, Any]
-) -> list[Figure | MissingFigure]:
-    """Return the figures of ``runs``, one for each subject in a list; ``subjects`` has those so
-    far, or why there is none.
-    """
+) -> Figure | MissingFigure | None:
+    """Return the figure of ``runs``; ``subjects`` has those so far, or why there is none."""
     if maker.subject not in subjects:
         try:
             subjects[maker.subject] = maker.subject(runs)
         except Needs as needs:
             subjects[maker.subject] = needs
     subject = subjects[maker.subject]
-    if isinstance(subject, Needs):
-        return [maker.missing(subject)]
-    made = map(maker, subject if isinstance(subject, list) else [subject])
-    return [one for one in made if one is not None]
+    return maker.missing(subject) if isinstance(subject, Needs) else maker(subject)
 
 
 # Shared by figures

@@ -121,7 +121,7 @@ def _registered_names() -> dict[str, list[str]]:
         "judges": [*CHOICES, *MODELS],
         "features": list(FEATURES),
         "issues": list(ISSUES),
-        "figures": [maker.stem for maker in figure_makers()],
+        "figures": [maker.name for maker in figure_makers()],
         "tables": list_tables(),
         "protocols": sorted({paper for paper, *_ in protocols()}),
     }

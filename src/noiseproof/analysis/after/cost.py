@@ -3,11 +3,11 @@
 import re
 from collections.abc import Mapping, Sequence
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import Any
 
 import pandas as pd
 
-from noiseproof.analysis.figures import Layer, Needs, all_runs, figure, stack
+from noiseproof.analysis.figures import Layer, Needs, Subjects, all_runs, figure, stack
 from noiseproof.analysis.runs import RunFolder, Runs, distinct_names, seeds_of
 from noiseproof.core.grammar import format_value, parse_call, parse_sum
 
@@ -49,14 +49,12 @@ def costs(records: Mapping[str, Sequence[pd.DataFrame]]) -> pd.DataFrame:
     ),
     paper="SLN paper, Fig. 8",
     axes=("seconds of training", "test accuracy of the last epoch"),
+    log_x=True,
 )
-def cost_figure(runs: Runs) -> tuple[pd.DataFrame, dict[str, Any]] | None:
+def cost_figure(runs: Runs) -> pd.DataFrame | None:
     tested = {name: run for name, run in runs.items() if "test_accuracy" in run.rows}
     records = {name: [run.rows for run in group] for name, group in seeds_of(tested).items()}
-    if not records:
-        return None
-    table = costs(records)
-    return table, {"log_x": bool(table["seconds"].max() > 10 * table["seconds"].min())}
+    return costs(records) if records else None
 
 
 def sensitivity(runs: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
@@ -71,85 +69,73 @@ def sensitivity(runs: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
     return table
 
 
-class Trials(NamedTuple):
-    """Results of runs that differ in one or two hyperparameters."""
-
-    results: pd.DataFrame  # one run in each row; ``method`` are curves
-    by: Sequence[str]  # the columns of the hyperparameters
-    note: str = ""  # a sentence for the reader
-
-
-def trials(runs: Runs) -> list[Trials]:
-    """Return runs that differ only in their seed and in one or two parameters of their method, by
-    these parameters.
+def trials(runs: Runs) -> Subjects[pd.DataFrame]:
+    """Return the test accuracy of runs that differ only in their seed and in one or two parameters
+    of their method, by the names of these parameters; ``method`` are curves.
     """
     groups: dict[Any, list[RunFolder]] = {}
     for run in runs.values():
         if "test_accuracy" in run.rows:
             parts = tuple(_parameters(run.config["method"]))
             groups.setdefault((_short(run), parts, run.alike("method", "name")), []).append(run)
-    compared: dict[tuple[str, ...], list[tuple[RunFolder, pd.DataFrame]]] = {}
+    firsts = [group[0] for group in groups.values()]
+    names = distinct_names([_short(run) for run in firsts], firsts)
+    compared: dict[str, dict[str, pd.DataFrame]] = {}
     note = ""
-    for group in groups.values():
+    for name, group in zip(names, groups.values(), strict=True):
         table = varied([run.config["method"] for run in group], [run.name for run in group])
-        by = tuple(map(str, table))
-        if len(by) in (1, 2):
+        parameters = ", ".join(map(str, table))
+        if len(table.columns) in (1, 2):
             accuracy = [run.rows["test_accuracy"].iloc[-1] for run in group]
-            compared.setdefault(by, []).append((group[0], table.assign(test_accuracy=accuracy)))
-        elif by:
-            note += f" Not shown: {_short(group[0])}, whose runs differ in {', '.join(by)}."
+            compared.setdefault(parameters, {})[name] = table.assign(test_accuracy=accuracy)
+        elif len(table.columns):
+            note += f" Not shown: {name}, whose runs differ in {parameters}."
     if not compared:
         raise Needs(
             "runs of one method and data, with test rows, that differ in one or two"
             f" parameters.{note}"
         )
-    several = []
-    for by, tables in compared.items():
-        firsts = [run for run, _ in tables]
-        names = distinct_names([_short(run) for run in firsts], firsts)
-        results = stack({name: table for name, (_, table) in zip(names, tables, strict=True)})
-        several.append(Trials(results, by, note=note))
-    return several
+    return Subjects({parameters: stack(tables) for parameters, tables in compared.items()}, note)
 
 
 def _short(run: RunFolder) -> str:
     return re.split("[:@]", run.name)[0]
 
 
-@figure(  # type: ignore[arg-type]  # of each in the list
-    "sensitivity-",
+@figure(
+    "sensitivity",
     "Sensitivity to hyperparameters",
+    Layer("line", "value", "accuracy", color="method", low="low", high="high"),
+    Layer("heat", "first", "second", z="mean", label="test accuracy"),
     subject=trials,
-    reading="",
+    reading=(
+        "Mean test accuracy over seeds: where it changes little around the best value, little"
+        " tuning is needed."
+    ),
     paper="LN paper, Figs. 5, 8, SLN paper, Fig. 6",
+    axes=("first parameter", "test accuracy, or second parameter"),
+    panel="parameters",
+    share_y=False,
 )
-def sensitivity_figure(trials: Trials) -> tuple[pd.DataFrame, dict[str, Any]]:
+def sensitivity_figure(trials: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     """Draw a band over one hyperparameter (SLN paper, Fig. 6), a heat map over two (LN paper, Figs.
     5, 8).
     """
-    by = list(trials.by)
-    words = "test accuracy"
-    several = "method" in trials.results and trials.results["method"].nunique() > 1
-    columns = ["method", *by] if several else by
-    table = sensitivity(trials.results, columns)
-    fields: dict[str, Any] = {
-        "name": "sensitivity-" + "-".join(by),
-        "title": f"Sensitivity to {' and '.join(by)}",
-        "reading": (
-            f"Mean {words} over seeds: where it changes little around the best value, little tuning"
-            " is needed."
-        ),
-        "x_label": by[0],
-    }
-    if len(by) == 1:
-        color = "method" if several else None
-        layer = Layer("line", by[0], "mean", color=color, low="low", high="high")
-        return table, fields | {"layers": (layer,), "y_label": words, "paper": "SLN paper, Fig. 6"}
-    table = table.astype(dict.fromkeys(by, str))  # the values tried, not a scale
-    layer = Layer("heat", by[0], by[1], z="mean", label=words)
-    panel = "method" if several else None
-    fields |= {"layers": (layer,), "y_label": by[1], "panel": panel}
-    return table, fields | {"paper": "LN paper, Figs. 5, 8"}
+    tables = []
+    for parameters, results in trials.items():
+        by = parameters.split(", ")
+        table = sensitivity(results, ["method", *by])
+        if len(by) == 1:
+            table = table.rename(columns={by[0]: "value", "mean": "accuracy"})
+            tables.append(table.assign(parameters=parameters))
+        else:
+            table = table.astype(dict.fromkeys(by, str))  # the values tried, not a scale
+            table["parameters"] = table["method"] + ": " + parameters
+            tables.append(table.rename(columns={by[0]: "first", by[1]: "second"}))
+    columns = ["value", "accuracy", "low", "high", "first", "second", "mean"]
+    return pd.concat(tables, ignore_index=True).reindex(
+        columns=["parameters", "method", *columns, "std", "runs"]
+    )
 
 
 def varied(methods: Sequence[str], names: Sequence[str]) -> pd.DataFrame:

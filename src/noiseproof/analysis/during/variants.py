@@ -12,6 +12,7 @@ from noiseproof.analysis.during.samples import BINS
 from noiseproof.analysis.figures import (
     Layer,
     Needs,
+    Subjects,
     all_runs,
     each,
     figure,
@@ -123,43 +124,48 @@ def noise_figure(runs: Runs) -> pd.DataFrame:
 # Label correction
 
 
+def corrected_runs(runs: Runs) -> Subjects[RunFolder]:
+    """Return runs that correct labels, and those that differ from them only in that."""
+    strategies = {name: frozenset(_strategies(run)) for name, run in runs.items()}
+    corrected = {names for names in strategies.values() if CORRECTION in names}
+    if not corrected:
+        raise Needs("runs of `sln-mo-lc`, with `invert=true` and without")
+    comparable = corrected | {names - {CORRECTION} for names in corrected}
+    chosen = {name: run for name, run in runs.items() if strategies[name] in comparable}
+    return Subjects(chosen, f" Targets are mixed from epoch {_first_correction(chosen)} on.")
+
+
+def _first_correction(runs: Runs) -> int:
+    calls = (_strategies(run).get(CORRECTION) for run in runs.values())
+    return min(int(call["start"]) + 1 for call in calls if call)
+
+
 @figure(
     "label-correction",
     "Label correction: ω or 1 − ω",
     curve(dash="target"),
-    subject=all_runs,
-    reading="",
+    subject=corrected_runs,
+    reading=(
+        "Whether a label that keeps more weight the larger its loss (ω) protects the model from its"
+        " own mistakes better than 1 − ω does, as the SLN paper finds."
+    ),
     paper="SLN paper, Fig. 10",
     axes=("epoch", "test accuracy"),
 )
-def correction_figure(runs: Runs) -> tuple[pd.DataFrame, dict[str, Any]]:
-    corrected = [
-        frozenset(_strategies(run)) for run in runs.values() if CORRECTION in _strategies(run)
-    ]
-    if not corrected:
-        raise Needs("runs of `sln-mo-lc`, with `invert=true` and without")
-    comparable = {*corrected, *(strategies - {CORRECTION} for strategies in corrected)}
-    runs = {name: run for name, run in runs.items() if frozenset(_strategies(run)) in comparable}
+def correction_figure(runs: Runs) -> pd.DataFrame:
     table = curves(runs, ["test_accuracy"])
     if not len(table):
         raise Needs(TESTED)
-    calls = {name: _strategies(group[0]).get(CORRECTION) for name, group in seeds_of(runs).items()}
-    first = min(int(call["start"]) + 1 for call in calls.values() if call)
+    first = _first_correction(runs)
     last = int(table["epoch"].max())
     if last < first:
         raise Needs(f"a run that reaches epoch {first}, where its correction begins")
+    targets = {}
+    for name, group in seeds_of(runs).items():
+        call = _strategies(group[0]).get(CORRECTION)
+        targets[name] = TARGETS[bool(call["invert"]) if call else None]
     table = table[table["epoch"] >= first - max(1, (last - first) // 2)]
-    targets = {
-        name: TARGETS[bool(call["invert"]) if call else None] for name, call in calls.items()
-    }
-    reading = (
-        f"From epoch {first} on targets are mixed with predictions: whether a label that keeps more"
-        " weight the larger its loss (ω) protects the model from its own mistakes better than 1 −"
-        " ω does, as the SLN paper finds."
-    )
-    return table.assign(target=table["method"].map(targets)).reset_index(drop=True), {
-        "reading": reading
-    }
+    return table.assign(target=table["method"].map(targets)).reset_index(drop=True)
 
 
 def kept_shares(run: RunFolder) -> pd.DataFrame:
