@@ -62,8 +62,16 @@ app.add_typer(bench_app, name="bench", rich_help_panel=TRAINING)
 RESUMES = " The same command resumes."
 # what JSON has of a search
 SEARCHED = (
-    *("method", "validation", "errors", "pruned"),
-    *("measured_on", "mean", "std", "accuracies", "failed", "results"),
+    "method",
+    "validation",
+    "errors",
+    "pruned",
+    "measured_on",
+    "mean",
+    "std",
+    "accuracies",
+    "failed",
+    "results",
 )
 Left = Annotated[bool, option("Leave out runs whose results come with noiseproof.", "--left")]
 
@@ -450,7 +458,9 @@ def _print(sheets: Sequence[Sheet], form: str) -> None:
         return show_json(records)
     if form == "csv":
         return show_csv([flat(record) for record in records])
-    for sheet in sheets:
+    for number, sheet in enumerate(sheets):
+        if number:
+            echo()
         if form != "text":
             echo(sheet.document(form), nl=False)
             continue
