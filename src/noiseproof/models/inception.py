@@ -10,11 +10,26 @@ Kernel = int | tuple[int, int]
 
 
 def unit(
-    in_channels: int, channels: int, kernel: Kernel, stride: int = 1, padding: Kernel = 0
+    in_channels: int, channels: int, kernel: Kernel, stride: int = 1, padding: int | str = 0
 ) -> nn.Sequential:
     """A convolution, batch normalisation and ReLU."""
     convolution = nn.Conv2d(in_channels, channels, kernel, stride, padding, bias=False)
     return nn.Sequential(convolution, nn.BatchNorm2d(channels, eps=1e-3), nn.ReLU())
+
+
+def chain(in_channels: int, *units: tuple[int, Kernel], stride: int = 1) -> nn.Sequential:
+    """Units of these channels and kernels, one after the other, which keep the size of the image.
+
+    A ``stride`` is the last one's, which pads nothing then.
+    """
+    layers = []
+    for number, (channels, kernel) in enumerate(units, 1):
+        if stride > 1 and number == len(units):
+            layers.append(unit(in_channels, channels, kernel, stride))
+        else:
+            layers.append(unit(in_channels, channels, kernel, padding="same"))
+        in_channels = channels
+    return nn.Sequential(*layers)
 
 
 class Parallel(nn.Module):
@@ -49,29 +64,21 @@ def block35() -> Residual:
     """Inception-ResNet-A, on 35×35 maps of a 299×299 image."""
     branches = Parallel(
         unit(320, 32, 1),
-        nn.Sequential(unit(320, 32, 1), unit(32, 32, 3, padding=1)),
-        nn.Sequential(unit(320, 32, 1), unit(32, 48, 3, padding=1), unit(48, 64, 3, padding=1)),
+        chain(320, (32, 1), (32, 3)),
+        chain(320, (32, 1), (48, 3), (64, 3)),
     )
     return Residual(branches, 128, 320, scale=0.17)
 
 
 def block17() -> Residual:
     """Inception-ResNet-B."""
-    long = nn.Sequential(
-        unit(1088, 128, 1),
-        unit(128, 160, (1, 7), padding=(0, 3)),
-        unit(160, 192, (7, 1), padding=(3, 0)),
-    )
+    long = chain(1088, (128, 1), (160, (1, 7)), (192, (7, 1)))
     return Residual(Parallel(unit(1088, 192, 1), long), 384, 1088, scale=0.10)
 
 
 def block8(scale: float = 0.20, relu: bool = True) -> Residual:
     """Inception-ResNet-C."""
-    long = nn.Sequential(
-        unit(2080, 192, 1),
-        unit(192, 224, (1, 3), padding=(0, 1)),
-        unit(224, 256, (3, 1), padding=(1, 0)),
-    )
+    long = chain(2080, (192, 1), (224, (1, 3)), (256, (3, 1)))
     return Residual(Parallel(unit(2080, 192, 1), long), 448, 2080, scale, relu)
 
 
@@ -99,23 +106,19 @@ class InceptionResNetV2(Backbone):
         ]
         mixed5 = Parallel(
             unit(192, 96, 1),
-            nn.Sequential(unit(192, 48, 1), unit(48, 64, 5, padding=2)),
-            nn.Sequential(unit(192, 64, 1), unit(64, 96, 3, padding=1), unit(96, 96, 3, padding=1)),
+            chain(192, (48, 1), (64, 5)),
+            chain(192, (64, 1), (96, 3), (96, 3)),
             nn.Sequential(nn.AvgPool2d(3, 1, padding=1, count_include_pad=False), unit(192, 64, 1)),
         )
         mixed6 = Parallel(
             unit(320, 384, 3, stride=2),
-            nn.Sequential(
-                unit(320, 256, 1), unit(256, 256, 3, padding=1), unit(256, 384, 3, stride=2)
-            ),
+            chain(320, (256, 1), (256, 3), (384, 3), stride=2),
             nn.MaxPool2d(3, 2),
         )
         mixed7 = Parallel(
-            nn.Sequential(unit(1088, 256, 1), unit(256, 384, 3, stride=2)),
-            nn.Sequential(unit(1088, 256, 1), unit(256, 288, 3, stride=2)),
-            nn.Sequential(
-                unit(1088, 256, 1), unit(256, 288, 3, padding=1), unit(288, 320, 3, stride=2)
-            ),
+            chain(1088, (256, 1), (384, 3), stride=2),
+            chain(1088, (256, 1), (288, 3), stride=2),
+            chain(1088, (256, 1), (288, 3), (320, 3), stride=2),
             nn.MaxPool2d(3, 2),
         )
         self.features = nn.Sequential(
