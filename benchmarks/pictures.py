@@ -23,7 +23,7 @@ from sklearn.neighbors import KNeighborsClassifier
 from timing import write_rows
 
 from noiseproof.data import get_dataset
-from noiseproof.data.pictures import PatchFeatures
+from noiseproof.data.pictures import PatchFeatures, Pictures
 
 FIRST, FIT, TEST = 10_000, 5_000, 1_000
 
@@ -54,7 +54,7 @@ def main() -> None:
     for name in ("pixels, 128 main axes", "patches"):
         began = time.perf_counter()
         if name == "patches":
-            x = PatchFeatures(images[:FIT]).encode(images).numpy()
+            x = PatchFeatures().fit(Pictures(images[:FIT])).encode(Pictures(images))
         else:
             pixels = images.flatten(1).numpy() / np.float32(255)
             x = PCA(128, random_state=0).fit(pixels[:FIT]).transform(pixels)

@@ -23,7 +23,7 @@ from noiseproof.audit import AuditData, read_rows
 from noiseproof.audit.files import Audit
 from noiseproof.audit.inputs import read_again
 from noiseproof.core.messages import install_command
-from noiseproof.data.pictures import PatchFeatures
+from noiseproof.data.pictures import PatchFeatures, Pictures
 from noiseproof.data.text import TfidfFeatures
 
 
@@ -745,9 +745,11 @@ def stripes(n: int) -> tuple[torch.Tensor, np.ndarray]:
 
 def test_patch_features_see_what_pixels_do_not() -> None:
     pictures, y = stripes(400)
-    x = PatchFeatures(pictures[:200], centres=32, dim=16).encode(pictures)
+    first, rows = Pictures(pictures[:200]), Pictures(pictures)
+    again = PatchFeatures(centres=32, dim=16).fit(first).encode(rows)
+    x = torch.from_numpy(PatchFeatures(centres=32, dim=16).fit(first).encode(rows))
     assert x.shape == (400, 16)
-    assert torch.equal(x, PatchFeatures(pictures[:200], centres=32, dim=16).encode(pictures))
+    assert torch.equal(x, torch.from_numpy(again))
 
     def accuracy(features: torch.Tensor) -> float:
         centres = torch.stack(
@@ -761,7 +763,7 @@ def test_patch_features_see_what_pixels_do_not() -> None:
 
 def test_patch_features_are_those_of_the_paper() -> None:
     pictures, _ = stripes(60)
-    features = PatchFeatures(pictures, centres=8, dim=5)
+    features = PatchFeatures(centres=8, dim=5).fit(Pictures(pictures))
     image = pictures[7, 0].double().numpy()
     answers = np.zeros((10, 10, 8))
     for i in range(10):
@@ -769,13 +771,15 @@ def test_patch_features_are_those_of_the_paper() -> None:
             patch = image[2 * i : 2 * i + 6, 2 * j : 2 * j + 6].ravel()
             patch = (patch - patch.mean()) / np.sqrt(patch.var() + 10)
             white = (patch - features.mean.double().numpy()) @ features.whitening.double().numpy()
-            distance = np.linalg.norm(white - features.centres.double().numpy(), axis=1)
+            distance = np.linalg.norm(white - features.typical.double().numpy(), axis=1)
             answers[i, j] = np.maximum(0, distance.mean() - distance)
     quarters = [answers[a : a + 5, b : b + 5].mean((0, 1)) for a in (0, 5) for b in (0, 5)]
     small = image.reshape(4, 6, 4, 6).mean((1, 3)).ravel()
     pooled = np.concatenate([np.stack(quarters, 1).ravel(), features.colour * small])
     expected = (pooled - features.axes.mean.double().numpy()) @ features.axes.axes.double().numpy()
-    np.testing.assert_allclose(features.encode(pictures)[7].numpy(), expected, rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(
+        features.encode(Pictures(pictures))[7], expected, rtol=1e-3, atol=1e-4
+    )
 
 
 # --- bad input ------------------------------------------------------------------------------------

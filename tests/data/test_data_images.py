@@ -17,7 +17,7 @@ from noiseproof.data import (
     stream,
 )
 from noiseproof.data.images import decode
-from noiseproof.data.pictures import PatchFeatures
+from noiseproof.data.pictures import PatchFeatures, Pictures
 from noiseproof.data.research.webly import CLOTHES
 
 
@@ -112,7 +112,7 @@ def test_pictures_that_are_all_the_same_are_refused() -> None:
     for picture in (torch.zeros_like(noise), noise):
         # of blocks of two sizes, which round differently
         with pytest.raises(ValueError, match="Expected pictures that differ, got 300 that"):
-            PatchFeatures(picture.expand(300, 3, 16, 16), centres=20, dim=8)
+            PatchFeatures(centres=20, dim=8).fit(Pictures(picture.expand(300, 3, 16, 16)))
 
 
 def test_palettes_become_their_colours_and_real_pixels_are_refused(tmp_path: Path) -> None:

@@ -70,85 +70,6 @@ class MainAxes:
         return projected
 
 
-class PatchFeatures:
-    """Similarity of each quarter of a picture to typical patches of all pictures; learned without
-    labels.
-
-    Patches of 6 × 6 pixels are scaled to unit contrast and whitened, k-means finds ``centres``
-    typical ones, and a patch activates centre k by max(0, mean distance − distance to k), averaged
-    over each quarter (Coates, Ng and Lee, AISTATS 2011). Brightness and colour are added as a
-    picture of 4 × 4 pixels with a quarter of their total variance, and all is projected onto its
-    ``dim`` principal axes.
-    """
-
-    # (N, C, H, W)
-    def __init__(
-        self, images: Tensor, *, centres: int = 400, dim: int = 256, seed: int = 0
-    ) -> None:
-        generator = derive_generator(seed)
-        sample = images[shuffled(len(images), generator)[:FIT_IMAGES]]
-        patches = self._patches(sample[: 4 * PATCHES // self._count(images)]).flatten(0, 1)
-        patches = patches[shuffled(len(patches), generator)[:PATCHES]]  # (P, D)
-        self.mean = patches.mean(0)
-        covariance = (patches - self.mean).T @ (patches - self.mean) / len(patches)
-        values, axes = torch.linalg.eigh(covariance)
-        # zero-phase; 0.1 keeps noise small
-        self.whitening = axes @ torch.diag((values + 0.1).rsqrt()) @ axes.T
-        self.centres = self._kmeans(patches, min(centres, len(patches)), generator)
-        self.colour = 1.0
-        pooled = torch.cat([self._pool(block) for block in torch.split(sample, BLOCK)])
-        variance = pooled.var(0)
-        texture = float(variance[: 4 * len(self.centres)].sum())
-        colour = float(variance[4 * len(self.centres) :].sum())
-        if texture > 0 and colour > 0:
-            self.colour = (texture / colour / 4) ** 0.5
-        pooled[:, 4 * len(self.centres) :] *= self.colour
-        if bool((sample == sample[0]).all()):  # rounding may leave an axis for equal pictures
-            pooled[:] = pooled[0]
-        self.axes = MainAxes(pooled, dim)
-
-    @staticmethod
-    def _count(images: Tensor) -> int:
-        height, width = ((side - PATCH) // STRIDE + 1 for side in images.shape[2:])
-        return int(height * width)
-
-    def _patches(self, images: Tensor) -> Tensor:
-        """Return (B, patches, D), each with mean 0 and unit contrast."""
-        patches = F.unfold(images.float(), PATCH, stride=STRIDE).transpose(1, 2)
-        patches = patches - patches.mean(2, keepdim=True)
-        # 10: the contrast, in grey levels squared, below which a patch counts as uniform
-        return patches / (patches.square().mean(2, keepdim=True) + 10).sqrt()
-
-    def _kmeans(self, patches: Tensor, count: int, generator: torch.Generator) -> Tensor:
-        white = (patches - self.mean) @ self.whitening
-        centres: Tensor = white[shuffled(len(white), generator)[:count]].clone()
-        for _ in range(10):
-            nearest = (white @ centres.T - centres.square().sum(1) / 2).argmax(1)
-            counts = torch.bincount(nearest, minlength=count)
-            sums = torch.zeros_like(centres).index_add_(0, nearest, white)
-            centres = torch.where(counts[:, None] > 0, sums / counts.clamp(min=1)[:, None], centres)
-        return centres
-
-    def _pool(self, images: Tensor) -> Tensor:
-        """Return (B, 4 · centres + 16 · C)."""
-        white = (self._patches(images) - self.mean) @ self.whitening  # (B, P, D)
-        squares = (
-            white.square().sum(2, keepdim=True)
-            - 2 * white @ self.centres.T
-            + self.centres.square().sum(1)
-        )
-        distance = squares.clamp(min=0).sqrt()  # (B, P, centres)
-        activation = (distance.mean(2, keepdim=True) - distance).clamp(min=0)
-        height = (images.shape[2] - PATCH) // STRIDE + 1
-        grid = activation.transpose(1, 2).unflatten(2, (height, -1))
-        small = F.adaptive_avg_pool2d(images.float(), 4).flatten(1)
-        return torch.cat([F.adaptive_avg_pool2d(grid, 2).flatten(1), self.colour * small], 1)
-
-    def encode(self, images: Tensor) -> Tensor:
-        """Return (N, dim) float32."""
-        return torch.cat([self.axes(self._pool(block)) for block in torch.split(images, BLOCK)])
-
-
 class Pictures:
     """N pictures as bytes (N, C, H, W), or as files that are decoded when they are needed."""
 
@@ -236,23 +157,89 @@ class PixelFeatures(Extractor):
 
 
 @FEATURES.register_class("patches")
-class PicturePatches(Extractor):
-    """Similarity to typical patches of all pictures, learned from the pictures; files at 32 × 32
-    pixels.
+class PatchFeatures(Extractor):
+    """Similarity of each quarter of a picture to typical patches of all pictures, learned without
+    labels; files are scaled to 32 × 32 pixels.
+
+    Patches of 6 × 6 pixels are scaled to unit contrast and whitened, k-means finds ``centres``
+    typical ones, and a patch activates centre k by max(0, mean distance − distance to k), averaged
+    over each quarter (Coates, Ng and Lee, AISTATS 2011). Brightness and colour are added as a
+    picture of 4 × 4 pixels with a quarter of their total variance, and all is projected onto its
+    ``dim`` principal axes.
     """
 
     kind = "pictures"
     summary = "similarity to typical patches, learned from the pictures"
 
-    def __init__(self, dim: int = 256) -> None:
+    def __init__(self, dim: int = 256, centres: int = 400) -> None:
         self.dim = check_count("dim", dim, 1)
+        self.centres = check_count("centres", centres, 1)
 
     def fit(self, rows: Pictures, *, seed: int = 0) -> Self:
-        self.fitted = PatchFeatures(rows.thumbnails(), dim=self.dim, seed=seed)
+        images = rows.thumbnails()  # (N, C, H, W)
+        generator = derive_generator(seed)
+        sample = images[shuffled(len(images), generator)[:FIT_IMAGES]]
+        patches = self._patches(sample[: 4 * PATCHES // self._count(images)]).flatten(0, 1)
+        patches = patches[shuffled(len(patches), generator)[:PATCHES]]  # (P, D)
+        self.mean = patches.mean(0)
+        covariance = (patches - self.mean).T @ (patches - self.mean) / len(patches)
+        values, axes = torch.linalg.eigh(covariance)
+        # zero-phase; 0.1 keeps noise small
+        self.whitening = axes @ torch.diag((values + 0.1).rsqrt()) @ axes.T
+        self.typical = self._kmeans(patches, min(self.centres, len(patches)), generator)
+        self.colour = 1.0
+        pooled = torch.cat([self._pool(block) for block in torch.split(sample, BLOCK)])
+        variance = pooled.var(0)
+        texture = float(variance[: 4 * len(self.typical)].sum())
+        colour = float(variance[4 * len(self.typical) :].sum())
+        if texture > 0 and colour > 0:
+            self.colour = (texture / colour / 4) ** 0.5
+        pooled[:, 4 * len(self.typical) :] *= self.colour
+        if bool((sample == sample[0]).all()):  # rounding may leave an axis for equal pictures
+            pooled[:] = pooled[0]
+        self.axes = MainAxes(pooled, self.dim)
         return self
 
+    @staticmethod
+    def _count(images: Tensor) -> int:
+        height, width = ((side - PATCH) // STRIDE + 1 for side in images.shape[2:])
+        return int(height * width)
+
+    def _patches(self, images: Tensor) -> Tensor:
+        """Return (B, patches, D), each with mean 0 and unit contrast."""
+        patches = F.unfold(images.float(), PATCH, stride=STRIDE).transpose(1, 2)
+        patches = patches - patches.mean(2, keepdim=True)
+        # 10: the contrast, in grey levels squared, below which a patch counts as uniform
+        return patches / (patches.square().mean(2, keepdim=True) + 10).sqrt()
+
+    def _kmeans(self, patches: Tensor, count: int, generator: torch.Generator) -> Tensor:
+        white = (patches - self.mean) @ self.whitening
+        centres: Tensor = white[shuffled(len(white), generator)[:count]].clone()
+        for _ in range(10):
+            nearest = (white @ centres.T - centres.square().sum(1) / 2).argmax(1)
+            counts = torch.bincount(nearest, minlength=count)
+            sums = torch.zeros_like(centres).index_add_(0, nearest, white)
+            centres = torch.where(counts[:, None] > 0, sums / counts.clamp(min=1)[:, None], centres)
+        return centres
+
+    def _pool(self, images: Tensor) -> Tensor:
+        """Return (B, 4 · centres + 16 · C)."""
+        white = (self._patches(images) - self.mean) @ self.whitening  # (B, P, D)
+        squares = (
+            white.square().sum(2, keepdim=True)
+            - 2 * white @ self.typical.T
+            + self.typical.square().sum(1)
+        )
+        distance = squares.clamp(min=0).sqrt()  # (B, P, centres)
+        activation = (distance.mean(2, keepdim=True) - distance).clamp(min=0)
+        height = (images.shape[2] - PATCH) // STRIDE + 1
+        grid = activation.transpose(1, 2).unflatten(2, (height, -1))
+        small = F.adaptive_avg_pool2d(images.float(), 4).flatten(1)
+        return torch.cat([F.adaptive_avg_pool2d(grid, 2).flatten(1), self.colour * small], 1)
+
     def encode(self, rows: Pictures, *, progress: Progress | None = None) -> Floats32:
-        return np.asarray(self.fitted.encode(rows.thumbnails()).numpy())
+        blocks = torch.split(rows.thumbnails(), BLOCK)
+        return np.asarray(torch.cat([self.axes(self._pool(block)) for block in blocks]).numpy())
 
 
 def _in_batches(
