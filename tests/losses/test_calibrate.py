@@ -431,7 +431,7 @@ def test_a_coupled_loss_can_be_shifted_but_not_scaled() -> None:
         (lambda: calibrate("aul", 10), "Choose which one, or which pair, is free: a, q"),
         (lambda: calibrate("aul", 10, free=("a", "a")), "pair of different names"),
         (lambda: calibrate("gce", 1000, grid=[1.0]), "`grid` with a pair"),
-        (lambda: remargin_for("mae", 100, by="turn"), "`by` to be 'shift' or 'scale', got 'turn'"),  # type: ignore[arg-type]
+        (lambda: remargin_for("mae", 100, by="turn"), "`by` to be one of shift, scale, got 'turn'"),  # type: ignore[arg-type]
         (lambda: remargin_for("mae", 100, tau=-1.0), "`tau` in (0, inf), got -1.0"),
         (lambda: remargin_for("mae", 1), "`num_classes`"),
     ],

@@ -330,10 +330,10 @@ class Loss(nn.Module):
     def __add__(self, other: Loss) -> Loss:
         if not isinstance(other, Loss):
             return NotImplemented
-        return WeightedSum([(1.0, self), (1.0, other)], **shared_options([self, other]))
+        return WeightedSum([(1.0, self), (1.0, other)])
 
     def __mul__(self, scale: float) -> Loss:
-        return WeightedSum([(scale, self)], **shared_options([self]))
+        return WeightedSum([(scale, self)])
 
     __rmul__ = __mul__
 
@@ -371,6 +371,8 @@ class MarginLoss(Loss):
 class WeightedSum(Loss):
     """Σ c_i·L_i: what ``10 * nce + 0.1 * agce`` builds; terms that need log-probabilities share
     them.
+
+    Options are those of the terms where none are given.
     """
 
     formula = "Σ_i c_i·L_i"
@@ -384,7 +386,7 @@ class WeightedSum(Loss):
             flat += [
                 (scale * inner_scale, inner_loss) for inner_scale, inner_loss in terms_of(loss)
             ]
-        super().__init__(**options)
+        super().__init__(**{**_shared_options([loss for _, loss in flat]), **options})
         self.exact = self.exact or any(loss.exact for _, loss in flat)
         self.scales = [scale for scale, _ in flat]
         self.losses = nn.ModuleList(adopt(loss, self.ignore_index, self.weight) for _, loss in flat)
@@ -463,7 +465,7 @@ def terms_of(loss: Loss) -> list[tuple[float, Loss]]:
     return loss.terms if isinstance(loss, WeightedSum) else [(1.0, loss)]
 
 
-def shared_options(losses: Sequence[Loss]) -> dict[str, Any]:
+def _shared_options(losses: Sequence[Loss]) -> dict[str, Any]:
     """Return the options of a sum, on which its terms have to agree."""
     first = {name: getattr(losses[0], name) for name in OPTIONS if name != "exact"}
     for other in losses[1:]:

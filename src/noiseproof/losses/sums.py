@@ -14,7 +14,6 @@ from noiseproof.losses.base import (
     Loss,
     WeightedSum,
     adopt,
-    shared_options,
     terms_of,
 )
 from noiseproof.papers import loss_preset, loss_presets, pop_qualifiers
@@ -72,7 +71,7 @@ def get_loss(spec: str, **params: Any) -> Loss:
     losses = [
         (scale, get_loss(term, **(qualifiers if "@" in term else {}))) for scale, term in terms
     ]
-    return WeightedSum(losses, **shared_options([loss for _, loss in losses]) | params)
+    return WeightedSum(losses, **params)
 
 
 def as_loss(loss: Loss | str) -> Loss:
