@@ -1,9 +1,11 @@
 """The constants of noiseproof/judge/prior.py: how they are fitted, and against which rules.
 
-    python benchmarks/real.py --only thorough --jobs 2
-    python benchmarks/real.py --only thorough --jobs 2 --controls dev
-    python benchmarks/real.py --only thorough --jobs 2 --controls unseen
+    python benchmarks/real.py --only thorough --jobs 2 --evidence KEPT
+    python benchmarks/real.py --only thorough --jobs 2 --evidence KEPT --controls dev
+    python benchmarks/real.py --only thorough --jobs 2 --evidence KEPT --controls unseen
     python benchmarks/prior.py
+
+Rows are made again in a minute from what was kept, after a change of the judge.
 
 A rule says how many labels are wrong from what the judge sees of a set: the share e that it
 explains by mistakes, the share h of that after many rounds, the balanced share c that predictions
@@ -115,23 +117,48 @@ def by_certain(row: Row, *constants: float) -> float:
     return prior.likely_rate(row["explained"], certain, row["contradicted"], *constants)
 
 
-def by_ratio(row: Row, planted: float, few_contradicted: float, few_explained: float) -> float:
-    """c and e, weighed by their ratio in place of u."""
+def rate_of(row: Row, random: float, few_contradicted: float, few_explained: float) -> float:
+    """c^(1 − w)·s^w as in judge/prior.py, where ``random`` says how much mistakes look so."""
     c, e = row["contradicted"] + SMALL, row["explained"] + SMALL / 2
     few = prior.step(few_contradicted / c) * prior.step(few_explained * c / e)
-    weight = 1 - (1 - prior.step(e / c / planted)) * (1 - few)
-    return (c - SMALL * 0.9) ** (1 - weight) * (e - SMALL * 0.4) ** weight
+    weight = 1 - (1 - random) * (1 - few)
+    floor = min(max(row["explained"], row["certain_low"]), row["contradicted"]) + SMALL / 10
+    return (row["contradicted"] + SMALL / 10) ** (1 - weight) * floor**weight
 
 
-def by_unexplained(
-    row: Row, planted: float, few_contradicted: float, few_explained: float
-) -> float:
-    """The same with a step that h makes: the rule until u was measured."""
-    c, e = row["contradicted"] + SMALL, row["explained"] + SMALL / 2
-    few = prior.step(few_contradicted / c) * prior.step(few_explained * c / e)
-    spread = min(1.0, e / c / planted) ** 1.5 / (1 + (0.02 / (row["converged"] + SMALL)) ** 3)
-    weight = 1 - (1 - spread) * (1 - few)
-    return (c - SMALL * 0.9) ** (1 - weight) * (e - SMALL * 0.4) ** weight
+def certain_share(row: Row) -> float:
+    return row["certain"] / (row["contradicted"] + SMALL)
+
+
+def explained_share(row: Row) -> float:
+    return row["explained"] / (row["contradicted"] + SMALL)
+
+
+def seen_share(row: Row) -> float:
+    """e/u, one at most."""
+    return min(1.0, row["explained"] / (row["certain"] + SMALL))
+
+
+def by_certain_alone(row: Row, planted: float, *few: float) -> float:
+    """The rule before: without e/u."""
+    return rate_of(row, prior.step(certain_share(row) / planted), *few)
+
+
+def by_seen(row: Row, planted: float, *few: float) -> float:
+    """e/u without the root."""
+    return rate_of(row, prior.step(certain_share(row) / planted) * seen_share(row), *few)
+
+
+def by_explained(row: Row, planted: float, *few: float) -> float:
+    """Half of what is contradicted must be explained."""
+    explained = min(1.0, explained_share(row) / 0.5)
+    return rate_of(row, prior.step(certain_share(row) / planted) * explained, *few)
+
+
+def by_both(row: Row, planted: float, *few: float) -> float:
+    """One step that u and e make together."""
+    both = (certain_share(row) * min(1.0, explained_share(row))) ** 0.5
+    return rate_of(row, prior.step(both / planted), *few)
 
 
 def fit_prior(rule: Callable[..., float], start: float) -> Callable[[Sequence[Row]], Fitted]:
@@ -166,9 +193,11 @@ def fit_isotonic(rows: Sequence[Row]) -> Fitted:
 
 
 RULES: dict[str, Callable[[Sequence[Row]], Fitted]] = {
-    "u/c (judge/prior.py)": fit_prior(by_certain, prior.AT_RANDOM),
-    "e/c": fit_prior(by_ratio, 0.4),
-    "e/c and h": fit_prior(by_unexplained, 0.65),
+    "u/c and √(e/u) (judge/prior.py)": fit_prior(by_certain, prior.AT_RANDOM),
+    "u/c and e/u": fit_prior(by_seen, prior.AT_RANDOM),
+    "u/c and e/c": fit_prior(by_explained, prior.AT_RANDOM),
+    "u/c, the rule before": fit_prior(by_certain_alone, prior.AT_RANDOM),
+    "u·e/c²": fit_prior(by_both, prior.AT_RANDOM),
     "e: the class-noise posterior": lambda rows: lambda row: row["explained"],
     "c: all that is contradicted": lambda rows: lambda row: row["contradicted"],
     "a constant times c": fit_multiple,
@@ -219,7 +248,7 @@ def main() -> None:
     parts = Parts.read()
     print(f"{len(parts.chosen)} sets to choose on, {len(parts.report)} to report on")
     print(
-        f"{'rule':30} {'left out: families':>18} {'sets':>6} {'report: planted':>16} {'clean':>6}"
+        f"{'rule':32} {'left out: families':>18} {'sets':>6} {'report: planted':>16} {'clean':>6}"
         f" {'chosen: all':>12}"
     )
     for name, fit in RULES.items():
@@ -227,11 +256,11 @@ def main() -> None:
         held, chosen = worth(parts.report, rule), worth(parts.chosen, rule)
         families, sets = left_out(parts.chosen, fit)
         print(
-            f"{name:30} {families:18.3f} {sets:6.3f} {held['planted']:16.3f}"
+            f"{name:32} {families:18.3f} {sets:6.3f} {held['planted']:16.3f}"
             f" {1 - held['clean']:6.3f} {chosen['all']:12.3f}"
         )
         if (constants := getattr(rule, "constants", None)) is not None:
-            print(f"{'':30} constants {', '.join(f'{constant:.3g}' for constant in constants)}")
+            print(f"{'':32} constants {', '.join(f'{constant:.3g}' for constant in constants)}")
     for part, rows in (("chosen", parts.chosen), ("report", parts.report)):
         now = worth(rows, by_certain)
         shown = {name: round(mean, 3) for name, mean in now.items()}

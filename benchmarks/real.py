@@ -28,6 +28,11 @@ of the ranking, the rate and whether the printed range holds it, seconds. Those 
 ``judge`` have the signals that the rate is estimated from, ``explained``, ``converged``,
 ``certain`` with its lower bound, and ``contradicted`` of noiseproof/judge/rate.py, and as ``curve``
 the F1 of calling each of `SHARES` of the ranking wrong.
+
+``--evidence FOLDER`` keeps there what the models of ``thorough`` say about each set. Where it is
+there, labels are judged anew by the code of today, in a second per set, and nothing is trained: for
+changes of the judge alone. Rows say at which commit the models were trained (``trained``) and at
+which the labels were judged (``commit``); seconds are those of the training.
 """
 
 from __future__ import annotations
@@ -36,6 +41,7 @@ import argparse
 import json
 import multiprocessing
 import os
+import pickle
 import tarfile
 import tempfile
 from collections.abc import Iterator
@@ -63,6 +69,7 @@ from threadpoolctl import threadpool_limits
 from timing import write_rows
 
 from noiseproof.audit import audit, find_label_issues, read_rows
+from noiseproof.audit import run as auditing
 from noiseproof.judge import labels as judging
 from noiseproof.judge.evidence.network import prepare_inputs
 from noiseproof.judge.rate import RateEstimates
@@ -240,21 +247,28 @@ def figures(wrong: Array, score: Array, called: Array | None, seconds: float) ->
     return row
 
 
+@dataclass(frozen=True)
+class Call:
+    args: tuple[Any, ...]
+    options: dict[str, Any]
+    result: Any
+
+
 @contextmanager
-def recorded_estimates() -> Iterator[list[RateEstimates]]:
-    """The estimates that the judge makes meanwhile."""
-    made: list[RateEstimates] = []
-    estimate = judging.estimate_rates
+def recorded(module: Any, name: str) -> Iterator[list[Call]]:
+    """The calls of a function of ``module`` meanwhile."""
+    calls: list[Call] = []
+    function = getattr(module, name)
 
-    def record(*args: Any) -> RateEstimates:
-        made.append(estimate(*args))
-        return made[-1]
+    def record(*args: Any, **options: Any) -> Any:
+        calls.append(Call(args, options, function(*args, **options)))
+        return calls[-1].result
 
-    judging.estimate_rates = record
+    setattr(module, name, record)
     try:
-        yield made
+        yield calls
     finally:
-        judging.estimate_rates = estimate
+        setattr(module, name, function)
 
 
 def f1_curve(wrong: Array, score: Array) -> list[float]:
@@ -314,18 +328,43 @@ def rows_of(real: RealSet) -> Any:
     )
 
 
-def by_us(who: str, real: RealSet) -> dict[str, Row]:
-    """The audit; and what plain scores make of its out-of-sample predictions."""
-    with Clock() as clock, recorded_estimates() as made:
-        report = audit(rows_of(real), mode=who, device="cpu")
-    issues, row = report.label_issues, report.data.row
-    wrong = real.wrong[row]
-    judged = figures(wrong, 1 - issues.quality.astype(float), issues.is_issue, clock.wall)
-    found = {who: with_signals(judged, wrong, issues, made[-1])}
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """What an audit judges labels by, kept in a file by ``--evidence``."""
+
+    name: str
+    wrong: Array  # (N,) bool
+    row: Array  # of the labels that are judged
+    given: Array  # their class numbers
+    options: dict[str, Any]  # of find_label_issues
+    out_of_sample: Array | None
+    seconds: float
+    commit: str
+
+
+def trained_on(real: RealSet, mode: str, commit: str) -> Trained:
+    with Clock() as clock, recorded(auditing, "find_label_issues") as judged:
+        report = audit(rows_of(real), mode=mode, device="cpu")
+    options = dict(judged[0].options)
+    if options["evidence"].neighbour_agreement is not None:  # neighbours have voted
+        del options["features"]
+    row, given = report.data.row, report.data.given
     probs = report.out_of_sample
+    return Trained(real.name, real.wrong, row, given, options, probs, clock.wall, commit)
+
+
+def by_us(who: str, trained: Trained) -> dict[str, Row]:
+    """The judge; and what plain scores make of the out-of-sample predictions."""
+    with recorded(judging, "estimate_rates") as estimated:
+        issues = find_label_issues(trained.given, **trained.options)
+    wrong = trained.wrong[trained.row]
+    score = 1 - issues.quality.astype(float)
+    judged = figures(wrong, score, issues.is_issue, trained.seconds)
+    found = {who: with_signals(judged, wrong, issues, estimated[-1].result)}
+    probs = trained.out_of_sample
     if probs is not None:
-        found |= by_plain_scores(report.data.given, probs, wrong, clock.wall)
-    return found
+        found |= by_plain_scores(trained.given, probs, wrong, trained.seconds)
+    return {one: {"trained": trained.commit, **row} for one, row in found.items()}
 
 
 def by_plain_scores(given: Array, probs: Array, wrong: Array, seconds: float) -> dict[str, Row]:
@@ -364,11 +403,11 @@ def by_predictions(real: RealSet) -> dict[str, Row]:
     """The judge, cleanlab and plain scores, all on the published predictions."""
     probs = real.pred_probs
     assert probs is not None
-    with Clock() as clock, recorded_estimates() as made:
+    with Clock() as clock, recorded(judging, "estimate_rates") as estimated:
         issues = find_label_issues(real.given, probs)
     ours = figures(real.wrong, 1 - issues.quality.astype(float), issues.is_issue, clock.wall)
     return {
-        "judge": with_signals(ours, real.wrong, issues, made[-1]),
+        "judge": with_signals(ours, real.wrong, issues, estimated[-1].result),
         "cleanlab": by_cleanlab(real.given, probs, real.wrong, 0.0),
         **by_plain_scores(real.given, probs, real.wrong, 0.0),
     }
@@ -425,20 +464,32 @@ def by_detectors(real: RealSet) -> dict[str, Row]:
     }
 
 
-def measure(folder: Path, name: str, who: str, commit: str) -> list[Row]:
+def measure(folder: Path, name: str, who: str, commit: str, kept: Path | None) -> list[Row]:
     """The rows of one set and contender; of published predictions those of all."""
+    file = None if kept is None or who != "thorough" else kept / f"{name}.pickle"
     with threadpool_limits(1):
+        if file is not None and file.exists():
+            trained = Trained(**pickle.loads(file.read_bytes()))
+            return with_set(trained.name, trained.wrong, commit, by_us(who, trained))
         real = load(folder, name)
         if real.pred_probs is not None:
             by_who = by_predictions(real)
         elif who in OURS:
-            by_who = by_us(who, real)
+            trained = trained_on(real, who, commit)
+            if file is not None:
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_bytes(pickle.dumps(vars(trained)))
+            by_who = by_us(who, trained)
         elif who in CLEANLAB:
             by_who = by_cleanlab_model(who, real)
         else:
             by_who = by_detectors(real)
-    about = {"rows": len(real.given), "wrong": round(float(real.wrong.mean()), 4), "commit": commit}
-    return [{"data": real.name, "who": one, **about, **row} for one, row in by_who.items()]
+    return with_set(real.name, real.wrong, commit, by_who)
+
+
+def with_set(name: str, wrong: Array, commit: str, by_who: dict[str, Row]) -> list[Row]:
+    about = {"rows": len(wrong), "wrong": round(float(wrong.mean()), 4), "commit": commit}
+    return [{"data": name, "who": who, **about, **row} for who, row in by_who.items()]
 
 
 # --- which rows, and the table ------------------------------------------------
@@ -469,7 +520,9 @@ def make_rows(folder: Path, options: argparse.Namespace, rows: list[Row]) -> lis
     version = planted.commit()
     context = multiprocessing.get_context("spawn")  # so that the variables above count
     with ProcessPoolExecutor(options.jobs, mp_context=context, initializer=one_thread) as pool:
-        waiting = {pool.submit(measure, folder, *item, version): item for item in work}
+        waiting = {
+            pool.submit(measure, folder, *item, version, options.evidence): item for item in work
+        }
         for number, done in enumerate(as_completed(waiting), 1):
             item = " ".join(waiting[done])
             if (error := done.exception()) is not None:
@@ -599,6 +652,9 @@ def main() -> None:
         help="planted mistakes and clean sets, too",
     )
     parser.add_argument("--fresh", action="store_true", help="make rows again that are in the file")
+    parser.add_argument(
+        "--evidence", type=Path, help="a folder that keeps what models say, to judge it again"
+    )
     parser.add_argument("--jobs", type=int, default=1, help="processes, each on one thread")
     parser.add_argument("--out", type=Path, default=OUT, help="the file of rows")
     parser.add_argument(

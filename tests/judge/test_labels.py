@@ -176,7 +176,8 @@ def test_overlap_may_explain_all_that_is_contradicted() -> None:
     assert found.may_be_fine and not found.looks_fine
 
 
-@pytest.mark.parametrize(("share", "least_f1"), [(0.1, 0.99), (0.3, 0.92), (0.45, 0.69)])
+# 0.985 at least (one of 33 rows is left), 0.949 and 0.692
+@pytest.mark.parametrize(("share", "least_f1"), [(0.1, 0.98), (0.3, 0.94), (0.45, 0.69)])
 @pytest.mark.parametrize("K", [2, 3, 10])
 def test_the_interval_reaches_noise_that_goes_one_way(
     K: int, share: float, least_f1: float
@@ -290,6 +291,23 @@ def test_neighbours_that_contradict_more_than_the_models_raise_the_upper_end() -
     np.testing.assert_array_equal(alone.is_issue, found.is_issue)  # it changes the range alone
 
 
+def test_labels_are_ranked_by_their_probability_where_no_class_is_preferred() -> None:
+    _, given, p = simulate(symmetric(4, 0.1), overlap=0.5)
+    labels, probs = torch.from_numpy(given), torch.from_numpy(p)
+    noise = ClassNoise(2.0, torch.from_numpy(symmetric(4, 0.2)))
+    ranking = noise.for_ranking(NoisyRows.of(labels, probs))
+    plain = ClassNoise(1.0, ranking.transition)
+    sharp, wrong = (
+        reduce_posterior(labels, probs, each.posterior(labels, probs)).wrong
+        for each in (ranking, plain)
+    )
+    own = probs.gather(1, labels[:, None])[:, 0]
+    by_own = own.argsort(descending=True, stable=True)
+    assert (wrong[by_own].diff() > -1e-6).all() and (sharp[by_own].diff() > -1e-6).all()
+    unsure = (wrong > 1e-3) & (wrong < 0.999)
+    torch.testing.assert_close(sharp[unsure].logit(), 2 * wrong[unsure].logit())
+
+
 def test_the_margin_is_that_of_the_probabilities_beside_it() -> None:
     random = np.random.default_rng(0)
     true = random.integers(3, size=500)  # more than 100 per column: what ranks is what counts
@@ -327,8 +345,8 @@ def test_groups_larger_than_a_neighbourhood_are_judged_by_other_groups() -> None
     assert alone.neighbour_agreement is not None
     np.testing.assert_array_equal(np.isnan(alone.neighbour_agreement), video == 0)
     judged = find_label_issues(np.where(video == 0, 4, true), evidence=alone)
-    # no more than a doubt
-    assert judged.quality[video == 0].min() > 0.35 and judged.noise_interval[0] == 0
+    # Doubted (0.28 at least), as no model could know the class; the range begins at nothing.
+    assert judged.quality[video == 0].min() > 0.25 and judged.noise_interval[0] == 0
 
 
 def test_a_rare_class_that_is_guessed_rightly_is_predictable() -> None:

@@ -46,7 +46,7 @@ from noiseproof.judge.rate import (
 )
 
 MIN_VOTED = 50  # rows with neighbours that may vote, below which the models' guesses count
-DYNAMICS = 0.4  # weight of predictions for training rows next to out-of-sample ones
+DYNAMICS = 0.25  # weight of predictions for training rows next to out-of-sample ones
 
 
 def find_label_issues(

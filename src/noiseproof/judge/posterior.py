@@ -40,10 +40,11 @@ FLOOR = 0.002  # ε up to ten classes
 EVEN = 0.25  # of the noise that a class receives from each other one
 # Gain in log likelihood, over the root of its squares by row, for which half of the preferences
 # between classes count.
-PREFERENCE = 6.0
+PREFERENCE = 7.0
 STEEP = 1 / 0.15  # of `step`
 LEAST_NOISE = 0.02  # mean rate of a class in T, below which preferences could not be seen
 SMALL = 1e-12
+TINY = torch.finfo(torch.float64).tiny
 
 # rows, and the probability of each class being their true one, (n, K) float64
 Blocks = Iterator[tuple[slice, Tensor]]
@@ -55,14 +56,16 @@ class ClassNoise(Brief):
 
     beta: float
     transition: Tensor  # (K, K) float64
+    sharpness: float = 1.0  # exponent of the posterior
 
     def for_ranking(self, rows: NoisyRows) -> ClassNoise:
         """The same mean rate in every class, and preferences between classes as far as ``rows``
-        show them.
+        show them; β sharpens what follows in place of the predictions.
 
         T[i, j] = e·(a·D_ij + (1 − a)/(K − 1)) with D the rows of T without their diagonal. By
         class, rates are mostly overlap and make rankings worse; who is taken for whom is only
-        believed where it makes the given labels more likely, not only a few of them.
+        believed where it makes the given labels more likely, not only a few of them. Without
+        preferences, labels are ranked by their probability in the predictions as they are.
         """
         K = len(self.transition)
         rate = max(LEAST_NOISE, 1 - float(self.transition.diagonal().mean()))
@@ -78,14 +81,16 @@ class ClassNoise(Brief):
         gain = _log_likelihood(labels, probs, self.beta, with_rate(preferred))
         gain -= _log_likelihood(labels, probs, self.beta, with_rate(even))
         share = step(float(gain.sum() / gain.norm().clamp(min=SMALL)) / PREFERENCE)
-        return ClassNoise(self.beta, with_rate(share * preferred + (1 - share) * even))
+        T = with_rate(share * preferred + (1 - share) * even)
+        return ClassNoise(1.0, T, sharpness=self.beta)
 
     def posterior(self, labels: Tensor, probs: Tensor) -> Blocks:
         """P(true k | x, given y) of each row, in blocks."""
         by_given = self.transition.T.contiguous()  # (K given, K true)
         for rows in blocks(probs):
             joint = sharpen(probs[rows], self.beta).mul_(by_given[labels[rows]])
-            yield rows, joint.div_(joint.sum(1, keepdim=True).clamp_(min=SMALL))
+            truth = joint.div_(joint.sum(1, keepdim=True).clamp_(min=SMALL))
+            yield rows, _sharpen_truth(truth, labels[rows], self.sharpness)
 
     def adjusted_transition(self, labels: Tensor, wrong: Tensor, probs: Tensor) -> Tensor:
         """T where P(true ≠ given) is ``wrong`` (N,): the other classes share it in the posterior's
@@ -149,9 +154,8 @@ def reduce_posterior(labels: Tensor, probs: Tensor, posterior: Blocks) -> RowPos
         wrong[rows] = 1 - truth.gather(1, y)[:, 0]
         others = truth.scatter(1, y, 0.0)
         suggested[rows] = others.scatter(1, y, -1.0).argmax(1)
-        share[rows] = others.gather(1, suggested[rows, None])[:, 0] / others.sum(1).clamp_(
-            min=torch.finfo(torch.float64).tiny
-        )
+        total = others.sum(1).clamp_(min=TINY)
+        share[rows] = others.gather(1, suggested[rows, None])[:, 0] / total
         predicted[rows] = p.argmax(1)
         best = p.scatter(1, y, -1.0).amax(1)
         margin[rows] = torch.log((p.gather(1, y)[:, 0] + SMALL) / (best + SMALL)).float()
@@ -175,6 +179,19 @@ def sharpen(p: Tensor, beta: float) -> Tensor:
     """
     q = (p.double() + FLOOR * min(1, 10 / p.shape[1])).pow_(beta)
     return q.div_(q.sum(1, keepdim=True))
+
+
+def _sharpen_truth(truth: Tensor, labels: Tensor, exponent: float) -> Tensor:
+    """A posterior (n, K) with the ``exponent``: of the odds of the given labels (n,), and of the
+    other classes' probabilities, so that the ranking of labels stays.
+    """
+    if exponent == 1:
+        return truth
+    given = labels[:, None]
+    right = torch.sigmoid(exponent * torch.logit(truth.gather(1, given), eps=1e-9))
+    others = truth.pow(exponent).scatter_(1, given, 0.0)
+    others.mul_((1 - right) / others.sum(1, keepdim=True).clamp_(min=TINY))
+    return others.scatter_(1, given, right)
 
 
 def fit_class_noise(

@@ -14,8 +14,10 @@ people, rules and tools are rare there. So
 
     r = c^(1 − w) · s^w        s = max(e, u − its error), w from 0 to 1 as u/c passes `AT_RANDOM`
 
-and w is near one as well where a set contradicts little and the posterior finds almost none of that
-wrong: labels that are predicted so well are right.
+times √(e/u) where e is less than u. The posterior sees mistakes that go one way or to all classes
+alike; where these are fewer than even the most certain predictions contradict, two classes were
+taken for each other, as people do. And w is near one where a set contradicts little and the
+posterior finds almost none of that wrong: labels that are predicted so well are right.
 
 The truth is at most c, or `AT_MOST`·r if that is more. With h, what overlap leaves unexplained
 after many rounds of EM, it is at least h²/c: h where that is nearly all that is contradicted, far
@@ -33,7 +35,7 @@ from torch import Tensor
 from noiseproof.judge.posterior import blocks, step
 
 CERTAIN = 0.25  # share of the rows predicted to be of a class whose predictions are most certain
-AT_RANDOM = 0.3  # u/c above which mistakes look as if they were spread at random
+AT_RANDOM = 0.29  # u/c above which mistakes look as if they were spread at random
 FEW_CONTRADICTED, FEW_EXPLAINED = 0.12, 0.2  # c and e/c below which labels look right
 AT_MOST = 1.6
 SMALL = 1e-3
@@ -91,11 +93,13 @@ def likely_rate(
     >>> # people's mistakes; in between; at random
     >>> signals = (0.03, (0.01, 0.0)), (0.1, (0.09, 0.08)), (0.2, (0.2, 0.19))
     >>> [round(likely_rate(e, u, 0.3), 3) for e, u in signals]
-    [0.299, 0.174, 0.201]
+    [0.299, 0.164, 0.201]
     """
     c = contradicted + SMALL
+    seen = math.sqrt(min(1.0, explained / (certain[0] + SMALL)))
+    spread = step(certain[0] / c / at_random) * seen
     few = step(few_contradicted / c) * step(few_explained * c / (explained + SMALL / 2))
-    weight = 1 - (1 - step(certain[0] / c / at_random)) * (1 - few)
+    weight = 1 - (1 - spread) * (1 - few)
     floor = SMALL / 10
     at_random_alone = min(max(explained, certain[1]), contradicted)
     return math.exp(
