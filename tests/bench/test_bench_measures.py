@@ -93,8 +93,8 @@ def test_samples_and_weights_are_kept_for_figures(tmp_path: Path) -> None:
         assert found.sample_epochs == (1, 2)
         accuracy = (found.log_probs("test").argmax(1) == found.task.test.y.numpy()).mean()
         assert accuracy == pytest.approx(results[run.key]["last"]["test_accuracy"])
-    (tried,) = trials(opened)  # τ = 0.5 is the default, and no part of the name of its run
-    assert tried.results["tau"].tolist() == [0.25, 0.5]
+    (tried,) = trials(opened).values()  # τ = 0.5 is the default, and no part of the name of its run
+    assert tried["tau"].tolist() == [0.25, 0.5]
 
 
 @pytest.mark.parametrize(
