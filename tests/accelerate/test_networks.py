@@ -116,7 +116,9 @@ def test_what_fills_a_gpu_alone_is_refused_before_anything_moves() -> None:
     assert [value.data_ptr() for value in together[1].parameters()] == storages
 
 
-@pytest.mark.parametrize(("model", "answer"), [("cnn9:dropout=0", False), ("cnn9", True)])
+@pytest.mark.parametrize(
+    ("model", "answer"), [("wrn-28-2:depth=10", False), ("wrn-28-2:depth=10,dropout=0.2", True)]
+)
 def test_whether_layers_draw(model: str, answer: bool) -> None:
     network = members(model, count=1)[0]
     before, state = copy.deepcopy(network.state_dict()), torch.get_rng_state()

@@ -23,11 +23,13 @@ class WideBlock(nn.Module):
         stride: int,
         bias: bool,
         stride_on: StrideOn,
+        dropout: float,
     ) -> None:
         super().__init__()
         first, second = (stride, 1) if stride_on == "first" else (1, stride)
         self.bn1 = NormReLU(in_channels)
         self.conv1 = Conv2d(in_channels, channels, 3, first, padding=1, bias=bias)
+        self.dropout = nn.Dropout(dropout) if dropout else nn.Identity()
         self.bn2 = NormReLU(channels)
         self.conv2 = Conv2d(channels, channels, 3, second, padding=1, bias=bias)
         same = stride == 1 and in_channels == channels
@@ -36,7 +38,7 @@ class WideBlock(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        inner = self.conv1(self.bn1(x))
+        inner = self.dropout(self.conv1(self.bn1(x)))
         out: Tensor = self.conv2(self.bn2(inner)) + self.shortcut(x)
         return out
 
@@ -55,6 +57,7 @@ class WideResNet(Backbone):
         stride_on: which convolution of a block halves the image.
         last_momentum: of the last batch normalisation (PyTorch's convention: the weight of the new
             batch).
+        dropout: rate between the convolutions of a block.
     """
 
     def __init__(
@@ -66,6 +69,7 @@ class WideResNet(Backbone):
         bias: bool = False,
         stride_on: StrideOn = "first",
         last_momentum: float = 0.1,
+        dropout: float = 0.0,
         init: str = "keras-he",
     ) -> None:
         super().__init__(init)
@@ -80,7 +84,9 @@ class WideResNet(Backbone):
         blocks = []
         for wider, stride in ((16 * width, 1), (32 * width, 2), (64 * width, 2)):
             for i in range((depth - 4) // 6):
-                blocks.append(WideBlock(channels, wider, 1 if i else stride, bias, stride_on))
+                blocks.append(
+                    WideBlock(channels, wider, 1 if i else stride, bias, stride_on, dropout)
+                )
                 channels = wider
         self.blocks = nn.Sequential(*blocks)
         self.bn = NormReLU(channels, momentum=last_momentum)
