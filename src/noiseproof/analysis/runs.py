@@ -489,23 +489,21 @@ def _without_seed(name: str) -> str:
 
 def runs_table(runs: Runs) -> list[dict[str, Any]]:
     """Return the table of runs at the top of a page."""
+    measured = {"validation_accuracy": "noisy validation", "test_accuracy": "test accuracy"}
     rows = []
     for name, run in runs.items():
-        row: dict[str, Any] = {"run": name, "dataset": run.dataset, "noise": run.noise}
-        row |= {"wrong labels": "unknown"}
-        if run.rate is not None:
-            row |= {"wrong labels": f"{run.rate:.1%}"}
-        row |= {
+        last = run.rows.iloc[-1]
+        row = {
+            "run": name,
+            "dataset": run.dataset,
+            "noise": run.noise,
+            "wrong labels": "unknown" if run.rate is None else f"{run.rate:.1%}",
             "model": str(run.config.get("model", "")),
             "epochs": int(run.rows["epoch"].max()),
             "seed": run.seed,
         }
-        columns = {"validation_accuracy": "noisy validation", "test_accuracy": "test accuracy"}
-        last = run.rows.iloc[-1]
-        rows.append(
-            row
-            | {words: f"{last[column]:.4f}" for column, words in columns.items() if column in last}
-        )
+        row |= {words: f"{last[name]:.4f}" for name, words in measured.items() if name in last}
+        rows.append(row)
     return rows
 
 

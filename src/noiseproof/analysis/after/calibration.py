@@ -100,14 +100,13 @@ def reliability_figure(runs: Mapping[str, Predictions]) -> pd.DataFrame:
     share_y=False,
 )
 def calibration_figure(runs: Mapping[str, Predictions]) -> pd.DataFrame:
-    rows = []
+    rows: list[tuple[str, str, float]] = []
     for name, p in runs.items():
         scores = calibration(p.labels, p.pred_probs)
-        values = {f"ECE, {BINS} bins": scores.ece, "NLL": scores.nll, "Brier score": scores.brier}
-        rows += [
-            {"method": name, "metric": metric, "value": value} for metric, value in values.items()
-        ]
-    return pd.DataFrame(rows)
+        rows.append((name, f"ECE, {BINS} bins", scores.ece))
+        rows.append((name, "NLL", scores.nll))
+        rows.append((name, "Brier score", scores.brier))
+    return pd.DataFrame(rows, columns=["method", "metric", "value"])
 
 
 def annotator_nll(annotations: ArrayLike, pred_probs: ArrayLike) -> float:
