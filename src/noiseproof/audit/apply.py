@@ -1,7 +1,5 @@
 """Corrected datasets: a copy with the labels decided in the review."""
 
-from __future__ import annotations
-
 import tempfile
 import zipfile
 from collections.abc import Callable, Collection, Mapping, Sequence

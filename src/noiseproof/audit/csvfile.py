@@ -1,7 +1,5 @@
 """CSV and TSV files, of which every byte outside of the changed cells stays."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import io

@@ -10,8 +10,6 @@ lines of other reviewers. The last decision on a row that stands wins; an answer
 question is a second opinion, which replaces no decision.
 """
 
-from __future__ import annotations
-
 import csv
 import os
 import sqlite3

@@ -1,7 +1,5 @@
 """What config.json says of the labels of an audit: where they are, and how words spell them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 

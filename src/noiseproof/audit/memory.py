@@ -1,7 +1,5 @@
 """Data in memory, of other libraries as what the sources read."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any

@@ -1,7 +1,5 @@
 """The rows of tables: shown, known by digests, and written to a copy that differs in some cells."""
 
-from __future__ import annotations
-
 import io
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence

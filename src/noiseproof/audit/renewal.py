@@ -1,7 +1,5 @@
 """Decisions on an earlier audit that a new one in its folder takes over."""
 
-from __future__ import annotations
-
 import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence

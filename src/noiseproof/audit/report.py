@@ -1,7 +1,5 @@
 """The report of an audit: what a notebook shows, and what is saved and exported."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass

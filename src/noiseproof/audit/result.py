@@ -1,7 +1,5 @@
 """The result of an audit, as tables and as files."""
 
-from __future__ import annotations
-
 import importlib.util
 import time
 from collections.abc import Mapping

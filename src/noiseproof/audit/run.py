@@ -1,7 +1,5 @@
 """The audit of a dataset from end to end."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import platform
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The designed sample of an audit in its folder: which rows people are asked about."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

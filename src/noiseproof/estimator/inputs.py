@@ -1,7 +1,5 @@
 """The inputs that users pass to ``fit`` and ``predict`` as tensors, and seeds."""
 
-from __future__ import annotations
-
 import math
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The issues of an audit as the review has them: as columns, in the order of the audit."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from dataclasses import replace

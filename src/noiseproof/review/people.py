@@ -1,7 +1,5 @@
 """Several reviewers of one audit: who is where, who decided what, second opinions, disagreement."""
 
-from __future__ import annotations
-
 import math
 import threading
 import time

@@ -1,7 +1,5 @@
 """Labels with the predictions of another model, or with embeddings, and no other data."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path

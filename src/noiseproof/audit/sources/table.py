@@ -2,8 +2,6 @@
 labels.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Texts: a table with a column of texts."""
 
-from __future__ import annotations
-
 import pandas as pd
 
 from noiseproof.audit.sources.base import SOURCES, AuditData, Request, note_features

@@ -1,7 +1,5 @@
 """Columns that say nothing: empty, mostly empty or constant ones."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

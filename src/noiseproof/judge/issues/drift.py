@@ -1,7 +1,5 @@
 """A test set that is distributed differently."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple

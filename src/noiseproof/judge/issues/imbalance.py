@@ -1,7 +1,5 @@
 """Classes with too few rows."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from noiseproof.judge.issues.base import (

@@ -1,7 +1,5 @@
 """Columns that give the label away, or name the rows."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Mapping, Sequence

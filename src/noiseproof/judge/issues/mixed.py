@@ -1,7 +1,5 @@
 """Columns whose cells are mixed: several notations or units, words, codes."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections import Counter, defaultdict

@@ -1,7 +1,5 @@
 """Rows whose order is not random: sorted, in blocks, or drifting."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np

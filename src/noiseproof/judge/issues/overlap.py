@@ -1,7 +1,5 @@
 """Rows that are in the test set, too."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 import numpy as np

@@ -2,8 +2,6 @@
 or wrong.
 """
 
-from __future__ import annotations
-
 import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Texts that are empty, garbled, or in another language than the others."""
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections import Counter
