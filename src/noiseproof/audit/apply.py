@@ -17,7 +17,7 @@ from noiseproof.audit.files import Audit, read_audit
 from noiseproof.audit.issues import Fix
 from noiseproof.audit.plan import Plan, plan_corrections, read_reviewed
 from noiseproof.audit.sources import SOURCES, Source
-from noiseproof.core.files import file_digest, replacing
+from noiseproof.core.files import PathLike, file_digest, replacing
 from noiseproof.core.tablefiles import safe_table, table_kind
 from noiseproof.judge.issues.base import issue_types
 
@@ -27,10 +27,10 @@ EPOCHS = 50  # where the audit trained nothing
 
 
 def corrected(
-    folder: str | Path,
+    folder: PathLike,
     data: Any,
     *,
-    decisions: str | Path | None = None,
+    decisions: PathLike | None = None,
     accept_all: bool = False,
     yes: bool = False,
     excluded: Excluded = "leave-out",
@@ -191,7 +191,7 @@ def kept_out(audit: Audit, plan: Plan, excluded: str) -> tuple[int, ...]:
 def write_corrected(
     audit: Audit,
     changes: Mapping[int, str],
-    out: str | Path,
+    out: PathLike,
     *,
     becomes: Mapping[str, str] | None = None,
     left_out: Collection[int] = (),

@@ -11,7 +11,6 @@ question is a second opinion, which replaces no decision.
 """
 
 import csv
-import os
 import sqlite3
 import threading
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,7 +18,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import TypeVar, get_args
 
-from noiseproof.core.files import Lock, replacing
+from noiseproof.core.files import Lock, PathLike, replacing
 from noiseproof.judge.saved import CHOICES, NO_ROW, Asked, Choice, Decision
 
 __all__ = [
@@ -196,7 +195,7 @@ def resolve_merges(merges: Mapping[str, Decision]) -> dict[str, str]:
 # Files
 
 
-def find_decisions(folder: str | os.PathLike[str]) -> Path:
+def find_decisions(folder: PathLike) -> Path:
     """Return the file with the decisions on the audit in ``folder``: the database, which may not
     exist yet, or decisions.csv where only that exists.
     """
@@ -205,7 +204,7 @@ def find_decisions(folder: str | os.PathLike[str]) -> Path:
     return imported if imported.exists() and not path.exists() else path
 
 
-def read_decisions(path: str | os.PathLike[str]) -> dict[int, Decision]:
+def read_decisions(path: PathLike) -> dict[int, Decision]:
     """Return the decision that stands on each row, in the order of the first ones.
 
     Args:
@@ -220,7 +219,7 @@ def read_decisions(path: str | os.PathLike[str]) -> dict[int, Decision]:
     return read_standing(path).decisions
 
 
-def read_answers(path: str | os.PathLike[str]) -> list[Decision]:
+def read_answers(path: PathLike) -> list[Decision]:
     """Return the last answer of each reviewer to each question that stands, in the order of the
     file.
 
@@ -230,11 +229,11 @@ def read_answers(path: str | os.PathLike[str]) -> list[Decision]:
     return read_standing(path).answers()
 
 
-def read_standing(path: str | os.PathLike[str]) -> Standing:
+def read_standing(path: PathLike) -> Standing:
     return Standing(read_log(path))
 
 
-def read_log(path: str | os.PathLike[str]) -> list[Decision]:
+def read_log(path: PathLike) -> list[Decision]:
     """Return every line of a database or a CSV file, also lines that were changed or undone
     later.
     """
@@ -342,7 +341,7 @@ class DecisionLog:
         path: of the database, or of the .csv file of the same name next to it.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: PathLike) -> None:
         self.path = Path(path).with_suffix(".sqlite")
         self._csv = self.path.with_suffix(".csv")
         self._thread_lock = threading.Lock()

@@ -120,7 +120,7 @@ class Audit(DescribedLabels):
         return replace(self, issues=self.issues.assign(row=rows))
 
 
-def read_audit(folder: str | Path) -> Audit:
+def read_audit(folder: PathLike) -> Audit:
     """Read the audit in ``folder``."""
     folder = Path(folder)
     check_files(folder, *FILES, ROWS)

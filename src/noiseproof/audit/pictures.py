@@ -16,8 +16,10 @@ SMALLEST = 8  # pixels of a side, of columns that are a picture
 SAMPLE = 200  # rows that say what is black and what is white
 PIXEL = re.compile(r"pix(?:el)?[ _]?(\d+)|(\d+)x(\d+)", re.IGNORECASE)  # pixel0, or 1x1
 
+Picture = tuple[bytes, str]  # the bytes of a file, and its media type
 
-def encode_picture(image: Any, side: int) -> tuple[bytes, str]:
+
+def encode_picture(image: Any, side: int) -> Picture:
     """Return a PIL image as a new file of at most ``side`` pixels, without metadata, and its media
     type.
     """
@@ -39,7 +41,7 @@ class PixelColumns:
     low: float  # drawn as black
     high: float  # drawn as white
 
-    def picture(self, cells: Sequence[str], side: int) -> tuple[bytes, str] | None:
+    def picture(self, cells: Sequence[str], side: int) -> Picture | None:
         """Return the picture of a row and its media type; None if one of its pixels is not a
         number.
         """

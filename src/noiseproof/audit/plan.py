@@ -21,6 +21,7 @@ from noiseproof.audit.decisions import (
 from noiseproof.audit.exchange.base import read_decided_in
 from noiseproof.audit.files import Audit, check_decisions
 from noiseproof.audit.sample import read_population
+from noiseproof.core.files import PathLike
 from noiseproof.core.messages import counted
 from noiseproof.judge.measure.calibrate import Calibrated, find_slips, recalibrate
 from noiseproof.judge.measure.design import measured_answers
@@ -100,7 +101,7 @@ class Plan:
         return f"of {rows}, {mended} mended, {spoiled} spoiled, {by[self.basis]}"
 
     def check(
-        self, folder: str | Path, accept_all: str = "accept_all=True", yes: str = "yes=True"
+        self, folder: PathLike, accept_all: str = "accept_all=True", yes: str = "yes=True"
     ) -> None:
         """Refuse a gain that is not clearly positive; ``accept_all`` and ``yes`` are the user's
         names of options.
@@ -267,7 +268,7 @@ def corrections(
 
 
 def read_decided(
-    folder: str | Path, decisions: str | Path | None, *, accept_all: bool = False
+    folder: PathLike, decisions: PathLike | None, *, accept_all: bool = False
 ) -> tuple[dict[int, Decision], list[Decision]]:
     """Return the decisions on the audit in ``folder``, and all answers; only ``accept_all`` goes
     without the file.
@@ -277,7 +278,7 @@ def read_decided(
 
 
 def read_reviewed(
-    folder: str | Path, decisions: str | Path | None, *, accept_all: bool = False
+    folder: PathLike, decisions: PathLike | None, *, accept_all: bool = False
 ) -> Standing:
     """Return all that was decided on the audit in ``folder``; only ``accept_all`` goes without the
     file.
@@ -324,7 +325,7 @@ def conflicts(standing: Standing) -> list[int]:
     return sorted(row for row in standing.decisions if differ(standing.lines(row)))
 
 
-def read_conflicts(folder: str | Path, decisions: str | Path | None = None) -> list[int]:
+def read_conflicts(folder: PathLike, decisions: PathLike | None = None) -> list[int]:
     """The rows on which people disagree by a file of decisions, by default in the folder of the
     audit.
     """

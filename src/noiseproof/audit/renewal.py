@@ -19,12 +19,13 @@ from noiseproof.audit.files import DESIGN, Audit, check_decisions, read_audit
 from noiseproof.audit.result import AuditResult
 from noiseproof.audit.rows import follow_rows, read_row_digests
 from noiseproof.audit.sources import SOURCES
+from noiseproof.core.files import PathLike
 
 SOURCE = ("data", "labels", "label")  # entries of config.json that locate the labels
 
 
 def renew_decisions(
-    folder: str | Path, report: AuditResult
+    folder: PathLike, report: AuditResult
 ) -> tuple[str, Path, Sequence[Decision]] | None:
     """Move the decisions in ``folder`` aside where they do not fit ``report``, which is to be saved
     there.

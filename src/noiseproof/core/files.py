@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
+PathLike = str | os.PathLike[str]
+PATHS = (str, os.PathLike)  # the same for isinstance
 CHECKSUMS = "checksums.json"  # of the files that ``replacing_all`` wrote to a folder
 _WIDTH = 256  # of what is written about a holder, with spaces at its end
 
@@ -31,7 +33,7 @@ class Damaged(ValueError):
     """A file that is not as it was written."""
 
 
-def check_place(path: str | os.PathLike[str], *, folder: bool) -> Path:
+def check_place(path: PathLike, *, folder: bool) -> Path:
     """The path of a file to write, or of a ``folder``; refuse one that is the other, or inside of a
     file.
     """

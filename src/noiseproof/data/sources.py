@@ -5,12 +5,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from noiseproof.core.files import PATHS as PATHS
+from noiseproof.core.files import PathLike as PathLike
 from noiseproof.core.grammar import format_call
 from noiseproof.core.registry import Registry
 from noiseproof.data.base import Dataset
-
-PathLike = str | os.PathLike[str]
-PATHS = (str, os.PathLike)  # the same for isinstance
 
 
 @dataclass(frozen=True)

@@ -200,28 +200,28 @@ class RobustClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):  # t
 
     def predict(self, X: Any) -> Array:
         """The predicted label of each row, (N,)."""
-        check_is_fitted(self, "estimator_")
-        labels: Array = self.classes_[
-            np.asarray(self.estimator_.predict(X)).ravel().astype(np.int64)
-        ]
+        numbers = self._ask("predict", X).ravel()  # first: it checks that the estimator is fitted
+        labels: Array = self.classes_[numbers.astype(np.int64)]
         return labels
 
     def predict_proba(self, X: Any) -> Array:
         """The probability of each class, (N, K), in the order of ``classes_``."""
-        check_is_fitted(self, "estimator_")
-        return np.asarray(self.estimator_.predict_proba(X))
+        return self._ask("predict_proba", X)
 
     @available_if(_has("predict_log_proba"))  # type: ignore[untyped-decorator]
     def predict_log_proba(self, X: Any) -> Array:
         """The log probability of each class, (N, K)."""
-        check_is_fitted(self, "estimator_")
-        return np.asarray(self.estimator_.predict_log_proba(X))
+        return self._ask("predict_log_proba", X)
 
     @available_if(_has("decision_function"))  # type: ignore[untyped-decorator]
     def decision_function(self, X: Any) -> Array:
         """The scores of ``estimator_``, (N, K), or (N,) of two classes."""
+        return self._ask("decision_function", X)
+
+    def _ask(self, name: str, X: Any) -> Array:
+        """What the method ``name`` of the fitted estimator returns."""
         check_is_fitted(self, "estimator_")
-        return np.asarray(self.estimator_.decision_function(X))
+        return np.asarray(getattr(self.estimator_, name)(X))
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -28,6 +28,7 @@ from noiseproof.audit.files import read_audit
 from noiseproof.audit.sample import read_population
 from noiseproof.audit.sources import open_rows
 from noiseproof.audit.sources.base import AuditData
+from noiseproof.core.files import PathLike
 from noiseproof.core.messages import Json
 from noiseproof.judge.measure.design import FIRST_QUESTIONS
 from noiseproof.judge.saved import RowChoice
@@ -159,8 +160,8 @@ class Review:
 
     def __init__(
         self,
-        folder: str | Path,
-        decisions: str | Path | None,
+        folder: PathLike,
+        decisions: PathLike | None,
         everything: bool,
         data: AuditData | None = None,
         reviewers: Sequence[str] = ("",),
@@ -438,8 +439,8 @@ class MeasuringReview(Review):
 
     def __init__(
         self,
-        folder: str | Path,
-        decisions: str | Path | None,
+        folder: PathLike,
+        decisions: PathLike | None,
         plan: QuestionPlan,
         reviewers: Sequence[str],
     ) -> None:
@@ -496,11 +497,11 @@ class MeasuringReview(Review):
 
 
 def make_app(
-    folder: str | Path,
+    folder: PathLike,
     people: Sequence[Person],
     *,
     hosts: Collection[str] = LOOPBACK,
-    decisions: str | Path | None = None,
+    decisions: PathLike | None = None,
     everything: bool = False,
     plan: QuestionPlan | None = None,
     data: AuditData | None = None,

@@ -23,6 +23,7 @@ from noiseproof.audit.decisions import (
     read_standing,
 )
 from noiseproof.audit.files import Audit, read_audit
+from noiseproof.core.files import PathLike
 from noiseproof.core.registry import Registry
 from noiseproof.data.labelsets import LabelWords
 from noiseproof.judge.labelissues import LabelSetIssues
@@ -292,7 +293,7 @@ def find_tool(path: Path) -> Tool | None:
     return None
 
 
-def read_decided_in(folder: str | Path, decisions: str | Path | None) -> Standing:
+def read_decided_in(folder: PathLike, decisions: PathLike | None) -> Standing:
     """Return what was decided on the audit in ``folder``: by its review, or in a file of another
     tool.
     """

@@ -19,7 +19,7 @@ from noiseproof.audit.copies import cell_table, corrected_labels, label_words, w
 from noiseproof.audit.correction import Correction
 from noiseproof.audit.files import as_words, labels_digest
 from noiseproof.audit.memory import INPUTS, LABELS
-from noiseproof.audit.pictures import encode_picture
+from noiseproof.audit.pictures import Picture, encode_picture
 from noiseproof.audit.rows import Digests, digest_array, digest_words
 from noiseproof.audit.sources.annotations import voted_labels
 from noiseproof.audit.sources.base import (
@@ -235,7 +235,7 @@ class ArraySource(LabelSource):
             content["note"] = f"{MOST_NUMBERS} of {len(values)} numbers{rest}"
         return content
 
-    def picture(self, row: int, id: str, side: int) -> tuple[bytes, str] | None:
+    def picture(self, row: int, id: str, side: int) -> Picture | None:
         from PIL import Image
 
         pixels = as_pixels(self._row(row))

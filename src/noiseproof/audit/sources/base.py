@@ -18,6 +18,7 @@ from noiseproof.audit.copies import corrected_labels, corrected_table, is_table
 from noiseproof.audit.correction import Correction
 from noiseproof.audit.described import DescribedLabels
 from noiseproof.audit.files import Audit, same_labels
+from noiseproof.audit.pictures import Picture
 from noiseproof.audit.rows import Digests, digest_all, digest_words, find_rows
 from noiseproof.core.arrays import Array, Bools, Floats32, Ints
 from noiseproof.core.messages import Progress, counted, install_command
@@ -94,7 +95,7 @@ class ShownRows(ABC):
     def show(self, row: int, id: str) -> Content:
         """Return what the review page shows of a row."""
 
-    def picture(self, row: int, id: str, side: int) -> tuple[bytes, str] | None:
+    def picture(self, row: int, id: str, side: int) -> Picture | None:
         """Return a picture of at most ``side`` pixels and its media type, None if the row has
         none.
         """

@@ -13,7 +13,7 @@ import torch
 
 from noiseproof.audit.correction import Correction
 from noiseproof.audit.files import is_utf8, labels_digest
-from noiseproof.audit.pictures import encode_picture
+from noiseproof.audit.pictures import Picture, encode_picture
 from noiseproof.audit.rows import Digests, digest_rows, digest_words
 from noiseproof.audit.sources.base import (
     ANOTHER_ROW,
@@ -172,7 +172,7 @@ class PictureSource(Source):
     def has_pictures(self) -> bool:
         return True
 
-    def picture(self, row: int, id: str, side: int) -> tuple[bytes, str] | None:
+    def picture(self, row: int, id: str, side: int) -> Picture | None:
         path = self._real_path(row) if self.ids[row] == id else None
         if path is None:
             return None

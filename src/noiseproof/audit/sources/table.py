@@ -13,7 +13,7 @@ from noiseproof.audit.copies import corrected_table, is_table
 from noiseproof.audit.correction import Correction
 from noiseproof.audit.csvfile import packing
 from noiseproof.audit.files import Audit, same_id
-from noiseproof.audit.pictures import PixelColumns, find_pixels
+from noiseproof.audit.pictures import Picture, PixelColumns, find_pixels
 from noiseproof.audit.records import FrameRecords, Records, open_records
 from noiseproof.audit.rows import Digests
 from noiseproof.audit.sources.base import ANOTHER_ROW, SOURCES, Columns, Content, Request
@@ -127,7 +127,7 @@ class TableSource(TableReader):
     def has_pictures(self) -> bool:
         return self.pixels is not None
 
-    def picture(self, row: int, id: str, side: int) -> tuple[bytes, str] | None:
+    def picture(self, row: int, id: str, side: int) -> Picture | None:
         if self.pixels is None or "note" in self.show(row, id):
             return None
         return self.pixels.picture(self.records[row], side)
