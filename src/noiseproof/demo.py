@@ -13,7 +13,7 @@ from noiseproof.audit import audit, read_audit, read_rows, write_corrected
 from noiseproof.audit.decisions import FILE, Choice, Decision, DecisionLog, read_answers
 from noiseproof.audit.files import Audit, check_folder
 from noiseproof.audit.measured import write_measured
-from noiseproof.audit.plan import plan_corrections, read_decided
+from noiseproof.audit.plan import plan_corrections, read_reviewed
 from noiseproof.audit.sample import open_design
 from noiseproof.core.messages import counted
 from noiseproof.data import get_dataset
@@ -313,7 +313,8 @@ def _correct(task: Task, folder: Path) -> tuple[Applied, Task]:
 
     saved = read_audit(folder / "audit")
     data = task.train
-    decided = read_decided(saved.folder, None)
+    reviewed = read_reviewed(saved.folder, None)
+    decided = (reviewed.decisions, reviewed.answers())
     plan = plan_corrections(saved, *decided, accept_all=True)
     # as `noiseproof apply` does: what may spoil labels is not done
     if plan.gain is None or plan.gain.net.low <= 0:

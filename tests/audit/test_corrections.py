@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from noiseproof.audit import audit as audit_rows
 from noiseproof.audit import corrected, corrections, read_audit, read_rows
 from noiseproof.audit.decisions import Decision, DecisionLog
-from noiseproof.audit.plan import Plan, Refused, expected_gain, plan_corrections, read_decided
+from noiseproof.audit.plan import Plan, Refused, expected_gain, plan_corrections, read_reviewed
 from noiseproof.audit.sample import read_population
 from noiseproof.cli import app
 from noiseproof.demo import review_by
@@ -181,8 +181,9 @@ def test_measured_decisions_allow_what_they_show_to_mend(tmp_path: Path) -> None
     assert len(answers) == 120 and all(
         answer.asked == "measure" and answer.probability for answer in answers
     )
-    decided, read = read_decided(folder, None)
-    found = plan_corrections(audit, decided, read, accept_all=True)
+    reviewed = read_reviewed(folder, None)
+    decided = reviewed.decisions
+    found = plan_corrections(audit, decided, reviewed.answers(), accept_all=True)
     assert found.basis == "measured" and found.gain is not None
     assert found.gain == gain(
         read_population(audit),
@@ -224,7 +225,8 @@ def test_suggestions_that_measured_decisions_refute_are_not_taken(tmp_path: Path
     audit = read_audit(folder)
     would_change = len(plan_corrections(audit, {}, accept_all=True).changes)
     review_by(audit, given.tolist(), 60)
-    decided, answers = read_decided(folder, None)
+    reviewed = read_reviewed(folder, None)
+    decided, answers = reviewed.decisions, reviewed.answers()
     assert all(decision.decision == "keep" for decision in decided.values())
     found = plan_corrections(audit, decided, answers, accept_all=True)
     assert would_change > 100
@@ -291,7 +293,8 @@ def test_decided_changes_that_are_likelier_slips_are_held_back(tmp_path: Path) -
     slip = next(name for name in CLASSES if name != given)
     log.add(Decision(int(row), id, given, "other", slip))
     log.close()
-    decided, answers = read_decided(folder, None)
+    reviewed = read_reviewed(folder, None)
+    decided, answers = reviewed.decisions, reviewed.answers()
     held = plan_corrections(audit, decided, answers)
     assert row in held.slips and not held.changes.keys() & set(held.slips)
     as_decided = plan_corrections(audit, decided, answers, yes=True)

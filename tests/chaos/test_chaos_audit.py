@@ -26,7 +26,7 @@ from noiseproof.audit.decisions import (
     read_log,
     write_csv,
 )
-from noiseproof.audit.plan import corrections, read_decided
+from noiseproof.audit.plan import corrections, read_reviewed
 
 ROWS = 24
 TRUE = ["cat", "dog"] * (ROWS // 2)
@@ -54,7 +54,8 @@ def save(folder: Path, frame: pd.DataFrame) -> None:
 
 def apply(folder: Path, out: Path) -> dict[str, Any]:
     found = read_audit(folder / "audit")
-    decisions, answers = read_decided(folder / "audit", None)
+    reviewed = read_reviewed(folder / "audit", None)
+    decisions, answers = reviewed.decisions, reviewed.answers()
     out.unlink(missing_ok=True)
     written = pd.read_csv(write_corrected(found, corrections(found, decisions, answers), out))
     return {

@@ -267,16 +267,6 @@ def corrections(
     return plan.changes
 
 
-def read_decided(
-    folder: PathLike, decisions: PathLike | None, *, accept_all: bool = False
-) -> tuple[dict[int, Decision], list[Decision]]:
-    """Return the decisions on the audit in ``folder``, and all answers; only ``accept_all`` goes
-    without the file.
-    """
-    reviewed = read_reviewed(folder, decisions, accept_all=accept_all)
-    return reviewed.decisions, reviewed.answers()
-
-
 def read_reviewed(
     folder: PathLike, decisions: PathLike | None, *, accept_all: bool = False
 ) -> Standing:

@@ -288,10 +288,10 @@ def measure(
     """
     from noiseproof.audit.files import read_audit
     from noiseproof.audit.measured import write_measured
-    from noiseproof.audit.plan import read_decided
+    from noiseproof.audit.plan import read_reviewed
 
     audit = read_audit(folder)
-    _, answers = read_decided(folder, decisions, accept_all=decisions is None)
+    answers = read_reviewed(folder, decisions, accept_all=decisions is None).answers()
     measured = write_measured(
         audit, answers, goal or audit.summary.get("goal") or audit.config["goal"]
     )
