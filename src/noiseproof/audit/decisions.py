@@ -381,10 +381,6 @@ class DecisionLog:
         """Return the decision on each row."""
         return self.standing.decisions
 
-    def get(self, row: int) -> Decision | None:
-        """Return the decision on a row, None if it is undecided."""
-        return self.decisions.get(row)
-
     def answers(self) -> list[Decision]:
         """Return the answers so far, as ``read_answers`` does."""
         with self._thread_lock:

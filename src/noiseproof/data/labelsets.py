@@ -59,7 +59,8 @@ class LabelWords:
         multi = config.get("multi_label")
         if not multi:
             return cls(tuple(config.get("classes", ())))
-        return cls(tuple(multi["labels"] or ()), multi["separator"], multi.get("joiner", ""))
+        separator = multi["separator"]
+        return cls(tuple(multi["labels"] or ()), separator, multi.get("joiner", separator))
 
     def split(self, word: str) -> list[str]:
         """The labels that a word stands for."""

@@ -102,7 +102,7 @@ class People:
         i = self.issues.position.get(row)
         if i is None:
             return
-        decision = self.log.get(row)
+        decision = self.log.decisions.get(row)
         self.choice[i] = (None, *ROW_CHOICES).index(decision and decision.decision)
         lines = self._choices(row)
         names = {line.reviewer for line in lines}

@@ -182,7 +182,7 @@ class Queue:
         """
         shown: Json = {"decision": None, "label": None, "note": None}
         if not self.people.is_asked_again(row, reviewer):
-            decision = self.log.get(row)
+            decision = self.log.decisions.get(row)
             if decision is not None:
                 shown |= {"decision": decision.decision, "label": decision.label}
             shown["note"] = self.log.standing.notes.get(row)
@@ -403,7 +403,7 @@ class Queue:
         standing = self.log.standing
         if decision.decision == "note":
             return standing.notes.get(decision.row, "") == decision.note
-        current = self.log.get(decision.row)
+        current = self.log.decisions.get(decision.row)
         if current is not None and _is_repeated(current, decision):
             return True
         # A second opinion stands next to the current decision.

@@ -21,7 +21,7 @@ from noiseproof.core.files import replacing, writing_folder
 from noiseproof.core.messages import counted, preview
 from noiseproof.data.images import SUFFIXES, ImageFiles
 from noiseproof.data.labelsets import NONE as NO_LABEL
-from noiseproof.data.labelsets import join_set, spelled_lists, split_set
+from noiseproof.data.labelsets import spelled_lists
 from noiseproof.data.pictures import THUMBNAIL
 
 if TYPE_CHECKING:
@@ -74,9 +74,7 @@ class Annotated(Source):
 
     def word(self, labels: Labels | None) -> str:
         """The labels of an entry as one word, empty where it is not labelled."""
-        if labels is None or not self.multi_label:
-            return labels[0] if labels else ""
-        return join_set(labels, self.multi_label["separator"])
+        return "" if labels is None else self.words.join(labels)
 
     @cached_property
     def item_ids(self) -> list[str]:
@@ -115,7 +113,7 @@ class Annotated(Source):
     def _labels_of(self, word: str) -> Labels:
         """Return the labels that a word spells, as the tool's file has them."""
         if self.multi_label.get("kind") == "lists":
-            return split_set(word, self.multi_label["separator"])
+            return self.words.split(word)
         if self.multi_label and word == NO_LABEL:
             return [""]
         return [word]
