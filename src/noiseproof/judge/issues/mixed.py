@@ -78,6 +78,7 @@ class MixedCells(FoundIssue):
             column = evidence.cells[name].dropna()
             if column.dtype.kind in "iuf":
                 values = column.to_numpy(np.float64)
+                values = values[np.isfinite(values)]
                 may_be_code = np.isin(values, [*CODES])
                 units = _units(str(name), values[~may_be_code])
                 if units is not None:  # a code is looked for among numbers in one unit
@@ -210,8 +211,7 @@ def _units(name: str, values: Floats) -> Finding | None:
     """Positive numbers in two parts that are the same but for a factor."""
     from scipy.stats import ks_2samp
 
-    values = values[np.isfinite(values)]
-    if len(values) < 4 * FEW or (values < 0).any() or len(np.unique(values)) < 4 * FEW:
+    if (values < 0).any() or len(np.unique(values)) < 4 * FEW:
         return None
     ordered = np.sort(np.log10(values[values > 0]))
     few = max(FEW_OF_UNIT, len(ordered) // 500)
@@ -239,7 +239,6 @@ def _units(name: str, values: Floats) -> Finding | None:
 
 def _code(name: str, values: Floats) -> Finding | None:
     """Return a number such as −999 that stands for missing ones."""
-    values = values[np.isfinite(values)]
     if len(values) < 4 * FEW:
         return None
     for code in (values.min(), values.max()):
