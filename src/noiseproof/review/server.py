@@ -12,7 +12,7 @@ import json
 import socket
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -179,6 +179,7 @@ class Review:
         self.population = read_population(self.audit)
         self.context = Context(self.audit, self.rows, data)
         self.projection = Projection(self.audit, self.context)
+        self.overview: Overview | None = None
         self.snippet = lru_cache(maxsize=20_000)(self._snippet)
 
     def _snippet(self, row: int, id: str, columns: Sequence[str]) -> Json:
@@ -291,14 +292,12 @@ class Review:
         self._check_issue(row, reviewer)
         return self.context.show(row)
 
-    @cached_property
-    def overview(self) -> Overview:
-        return Overview(self.audit, self.context.issues, self.context.annotators)
-
     def show_overview(self) -> Json:
         """Return confused pairs of classes, qualities of the labels, noise by class, and the
         progress in each.
         """
+        if self.overview is None:
+            self.overview = Overview(self.audit, self.context.issues, self.context.annotators)
         return self.overview.show(self.queue.decided_rows()) | self._progress()
 
     def show_map(self) -> Json:
