@@ -325,6 +325,18 @@ def test_normalisations_hide_no_nan(relu: bool) -> None:
     assert predicted.isnan().sum() == 1 and predicted[1, 2, 0, 0].isnan()
 
 
+def note_folds(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Whether each layer that could be folded was, from now on."""
+    from noiseproof.models import layers
+
+    folded: list[bool] = []
+    fold = layers._folded
+    monkeypatch.setattr(
+        layers, "_folded", lambda *values: (out := fold(*values), folded.append(out is not None))[0]
+    )
+    return folded
+
+
 @pytest.mark.skipif(not (CUDA and HAS_TRITON), reason="needs a GPU")
 @pytest.mark.parametrize(
     "model",
@@ -355,15 +367,20 @@ def test_what_a_network_predicts_does_not_depend_on_who_computes_it(
     monkeypatch.setattr(
         kernels, "_check", lambda *values, check=kernels._check: (calls.append(1), check(*values))
     )
+    folded = note_folds(monkeypatch)
     layers_of_ours = sum(
         isinstance(layer, (layers.Conv2d, layers.NormReLU)) for layer in network.modules()
     )
     with torch.no_grad():
         exact = network.double()(x.double())
         network.float()
+        folded.clear()
         with torch.autocast("cuda", torch.bfloat16):
             ours = network(x)
-            assert len(calls) == layers_of_ours
+            assert len(calls) + sum(folded) == layers_of_ours
+            assert any(folded) == (
+                "resnet" in model and torch.cuda.get_device_capability() == (9, 0)
+            )
             monkeypatch.setattr(layers, "_only_predicts", lambda *values: False)
             calls.clear()
             theirs = network(x)
@@ -382,6 +399,25 @@ def test_predictions_hide_no_nan() -> None:
     torch.full((2**28,), torch.nan, dtype=torch.bfloat16, device="cuda")
     with torch.no_grad(), torch.autocast("cuda", torch.bfloat16):
         assert network(x).isnan().any(1).tolist() == [False, True, False, False]
+
+
+@pytest.mark.skipif(not (CUDA and HAS_TRITON), reason="needs a GPU")
+def test_layers_with_hooks_and_exact_predictions_are_not_folded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from noiseproof.models import get_model
+
+    network = get_model("resnet32", generator=torch.Generator().manual_seed(0)).cuda().eval()
+    x, seen = normal(4, 3, 32, 32, seed=0).contiguous(memory_format=torch.channels_last), []
+    network.layer1[0].bn1.register_forward_hook(lambda *values: seen.append(1))
+    folded = note_folds(monkeypatch)
+    with torch.no_grad(), torch.autocast("cuda", torch.bfloat16):
+        network(x)
+        assert len(seen) == 1
+        folded.clear()
+        monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
+        network(x)
+    assert folded and not any(folded)
 
 
 @pytest.mark.skipif(not (CUDA and HAS_TRITON), reason="needs a GPU")

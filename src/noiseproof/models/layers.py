@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from noiseproof.core.lazy import provided
-from noiseproof.core.tensors import has_kernels
+from noiseproof.core.tensors import has_kernels, is_hopper
 
 STRIDES = (1, 1), (2, 2)  # for which the kernels were checked
 WIDEST = 128  # channels: cuDNN runs wider convolutions of one network faster than ours run several
@@ -107,6 +107,73 @@ class NormReLU(nn.BatchNorm2d):
             return False
         suits = _suits if self.training else _only_predicts
         return suits(x, self.weight, self.num_features)
+
+
+def normalised(
+    conv: nn.Module, norm: nn.Module, x: Tensor, shortcut: Tensor | None = None
+) -> Tensor:
+    """``norm(conv(x), shortcut)``, in prediction by one kernel."""
+    predicted = _folded(conv, norm, x, shortcut)
+    if predicted is not None:
+        return predicted
+    out: Tensor = norm(conv(x), shortcut)
+    return out
+
+
+def _folded(
+    conv: nn.Module, norm: nn.Module, x: Tensor, shortcut: Tensor | None = None
+) -> Tensor | None:
+    """``norm(conv(x), shortcut)`` by one of cuDNN's kernels, with the normalisation in its weights
+    and bias.
+
+    For predictions in reduced precision on a Hopper GPU, where it was measured; None elsewhere.
+    """
+    if (
+        not isinstance(conv, nn.Conv2d)
+        or not isinstance(norm, NormReLU)
+        or not _can_fold(conv, norm, x)
+    ):
+        return None
+    assert norm.running_mean is not None and norm.running_var is not None
+    padding = [int(side) for side in conv.padding]
+    keeps_shape = conv.in_channels == conv.out_channels and conv.stride == (1, 1)
+    if shortcut is None and not (
+        keeps_shape and conv.kernel_size == tuple(2 * side + 1 for side in padding)
+    ):
+        return None
+    dtype = torch.get_autocast_dtype("cuda")
+    scale = norm.weight * (norm.running_var + norm.eps).rsqrt()
+    weight = (conv.weight * scale[:, None, None, None]).to(dtype, memory_format=torch.channels_last)
+    bias = torch.addcmul(norm.bias, norm.running_mean, scale, value=-1).to(dtype)
+    x = x.to(dtype)
+    # In `cudnn_convolution_relu` 0 is multiplied by memory that was never written, where NaN may
+    # lie: x is better.
+    other, alpha = (x, 0.0) if shortcut is None else (shortcut.to(dtype), 1.0)
+    return torch.cudnn_convolution_add_relu(
+        x, weight, other, alpha, bias, conv.stride, padding, conv.dilation, conv.groups
+    )
+
+
+def _can_fold(conv: nn.Conv2d, norm: NormReLU, x: Tensor) -> bool:
+    if (
+        norm.training
+        or not norm.affine
+        or norm.running_mean is None
+        or conv.bias is not None
+        or not is_plain(conv)
+    ):
+        return False
+    if type(conv) not in (nn.Conv2d, Conv2d) or type(norm) is not NormReLU:
+        return False  # subclasses may compute something else
+    if any(module._forward_hooks or module._forward_pre_hooks for module in (conv, norm)):
+        return False  # they want to be called
+    flags = torch.backends.cudnn
+    is_exact = flags.deterministic or torch.are_deterministic_algorithms_enabled()
+    if is_exact or not flags.enabled or conv.in_channels % 8 or conv.out_channels % 8:
+        return False
+    return _only_predicts(x, norm.weight, max(conv.in_channels, conv.out_channels)) and is_hopper(
+        x.get_device()
+    )
 
 
 class FlatLinear(nn.Linear):

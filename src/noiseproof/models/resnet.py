@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from noiseproof.core.checks import check_count, check_word
 from noiseproof.models.base import MODELS, Backbone
-from noiseproof.models.layers import NormReLU
+from noiseproof.models.layers import NormReLU, normalised
 
 Shortcut = Literal["projection", "pad"]
 
@@ -64,9 +64,8 @@ class Basic(Block):
         self.bn2 = NormReLU(channels)
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.bn1(self.conv1(x))
-        out = self.bn2(self.conv2(out), self.downsample(x))
-        return out
+        out = normalised(self.conv1, self.bn1, x)
+        return normalised(self.conv2, self.bn2, out, self.downsample(x))
 
 
 class Bottleneck(Block):
@@ -88,10 +87,9 @@ class Bottleneck(Block):
         self.bn3 = NormReLU(out)
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.bn1(self.conv1(x))
-        out = self.bn2(self.conv2(out))
-        out = self.bn3(self.conv3(out), self.downsample(x))
-        return out
+        out = normalised(self.conv1, self.bn1, x)
+        out = normalised(self.conv2, self.bn2, out)
+        return normalised(self.conv3, self.bn3, out, self.downsample(x))
 
 
 class PreAct(Block):
@@ -114,7 +112,7 @@ class PreAct(Block):
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.bn1(x)
-        out: Tensor = self.conv2(self.bn2(self.conv1(x))) + self.downsample(x)
+        out: Tensor = self.conv2(normalised(self.conv1, self.bn2, x)) + self.downsample(x)
         return out
 
 
