@@ -298,9 +298,9 @@ def test_trusted_rows_from_an_array(csv: Path, tmp_path: Path) -> None:
     for name in ("rows", "flags"):
         data = read_rows(csv, label="y", trusted=str(tmp_path / f"{name}.npy"))
         assert data.trusted is not None and data.trusted.tolist() == [False, True, False, True]
-    with pytest.raises(ValueError, match="`trusted` to be row numbers below 5, .* up to 5"):
+    with pytest.raises(ValueError, match="below 5 in `trusted`, got 5"):
         read_rows(csv, label="y", trusted=np.array([5]))
-    with pytest.raises(ValueError, match="or one true or false per row, got float64"):
+    with pytest.raises(ValueError, match="to hold 5 booleans or row numbers"):
         read_rows(csv, label="y", trusted=np.array([0.5]))
 
 

@@ -254,7 +254,7 @@ X, Y = blobs(12)
             X,
             torch.rand(12, 3, generator=torch.Generator()),
             {},
-            "rows of `y` to be probabilities that sum to one",
+            "probabilities in `y`, with rows that sum to one",
         ),
         (
             X,

@@ -34,8 +34,8 @@ def check_probabilities(
     wrong = ~(torch.isfinite(total) & (probs >= 0).all(1) & ((total - 1).abs() < tolerance))
     if bool(wrong.any()):
         raise ValueError(
-            f"Expected rows of `{name}` to be probabilities that sum to one, row"
-            f" {int(wrong.nonzero()[0])} is not ({int(wrong.sum())} of {len(probs)} rows). Apply"
+            f"Expected probabilities in `{name}`, with rows that sum to one, got other numbers in"
+            f" row {int(wrong.nonzero()[0])} ({int(wrong.sum())} of {len(probs)} rows). Apply"
             " softmax to logits."
         )
     return probs

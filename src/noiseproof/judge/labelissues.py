@@ -224,16 +224,20 @@ def row_mask(name: str, rows: Any, num_rows: int) -> Bools:
     chosen = np.asarray(rows)
     if chosen.dtype == bool and chosen.shape == (num_rows,):
         return chosen.copy()
-    mask = np.zeros(num_rows, dtype=bool)
-    is_below = chosen.dtype.kind in "iu" and chosen.ndim == 1 and (chosen < num_rows).all()
-    if is_below and (chosen >= 0).all():
-        mask[chosen] = True
-    elif chosen.size:
-        most = f", up to {chosen.max()}" if chosen.dtype.kind in "iuf" else ""
+    is_numbers = chosen.dtype.kind in "iu" and chosen.ndim == 1 and (chosen >= 0).all()
+    if chosen.size and not is_numbers:
         raise ValueError(
-            f"Expected `{name}` to be row numbers below {num_rows}, or one true or false per row, "
-            f"got {chosen.dtype} of shape {chosen.shape}{most}."
+            f"Expected `{name}` to hold {num_rows} booleans or row numbers, got {chosen.dtype} of"
+            f" shape {chosen.shape}."
         )
+    if chosen.size and chosen.max() >= num_rows:
+        raise ValueError(
+            f"Expected row numbers below {num_rows} in `{name}`, got {int(chosen.max())}. The first"
+            " row is 0."
+        )
+    mask = np.zeros(num_rows, dtype=bool)
+    if chosen.size:
+        mask[chosen] = True
     return mask
 
 
