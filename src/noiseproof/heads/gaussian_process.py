@@ -110,19 +110,23 @@ class GaussianProcessClassifier:
             std = F.pad(std, (0, 1))
         return mean_softmax(mean, std)
 
+    def check_size(self, num_samples: int) -> None:
+        """Refuse more than ``max_samples``."""
+        if num_samples > self.max_samples:
+            size = 8 * num_samples**2 / 2**30
+            raise ValueError(
+                f"Expected at most {self.max_samples} samples, got {num_samples}: the kernel"
+                f" between them takes {size:.1f} GiB, and a fit needs {MATRICES} times as much. Fit"
+                f" fewer samples, or raise max_samples if {MATRICES * size:.0f} GiB are available."
+            )
+
     def _check(self, x: Tensor, y: Tensor) -> None:
         if x.dim() < 2 or len(x) != len(y) or not len(x):
             raise ValueError(
                 f"Expected inputs (N, …) and N labels, got shapes {tuple(x.shape)} and"
                 f" {tuple(y.shape)}."
             )
-        if len(x) > self.max_samples:
-            size = 8 * len(x) ** 2 / 2**30
-            raise ValueError(
-                f"Expected at most {self.max_samples} samples, got {len(x)}: the kernel between"
-                f" them takes {size:.1f} GiB, and a fit needs {MATRICES} times as much. Fit fewer"
-                f" samples, or raise max_samples if {MATRICES * size:.0f} GiB are available."
-            )
+        self.check_size(len(x))
         if not bool(torch.isfinite(x).all()):
             raise ValueError("Expected finite inputs, got NaN or infinity. Impute missing values.")
 

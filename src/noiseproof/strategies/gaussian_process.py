@@ -45,6 +45,8 @@ class GaussianProcess(Strategy):
         GaussianProcessClassifier(**self.parameters)  # checks the parameters
 
     def setup(self, run: Run) -> None:
+        # before all inputs are read
+        GaussianProcessClassifier(**self.parameters).check_size(run.num_rows)
         self._x = run.fetch(run.data.x, torch.arange(run.num_rows), run.normalise)
         self._y = run.data.labels
         self._num_classes = run.num_classes

@@ -3,17 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed
 from torch import Tensor, nn
-from torch.distributed.nn.functional import all_reduce
 
 from noiseproof.strategies.batch import Batch
 
 if TYPE_CHECKING:  # its import takes a second, and audits do without it
     from lightning_fabric import Fabric
+
+
+class _Sum(torch.autograd.Function):
+    """The sum over all processes, whose gradient is the sum of theirs.
+
+    PyTorch's own, in ``torch.distributed.nn``, is deprecated and warns from 2.13 on.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor) -> Tensor:
+        values = values.clone()
+        torch.distributed.all_reduce(values)
+        return values
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        return _Sum.apply(grad)  # type: ignore[no-untyped-call]
 
 
 class Processes:
@@ -64,10 +80,9 @@ class Processes:
 
     def sum(self, values: Tensor) -> Tensor:
         """Return the sum over all processes, whose gradient is the sum of theirs."""
-        if self.world_size == 1:
-            return values
-        total: Tensor = all_reduce(values)  # type: ignore[no-untyped-call]
-        return total
+        if self.world_size > 1:
+            values = _Sum.apply(values)  # type: ignore[no-untyped-call]
+        return values
 
     def max(self, values: Tensor) -> Tensor:
         """Return the maximum over all processes."""
