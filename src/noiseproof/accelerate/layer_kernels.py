@@ -893,6 +893,7 @@ class _Norm(torch.autograd.Function):
         rows = x.numel() // (seats * c)
         bm, bc = _blocks(c, 8)
         out = torch.empty_like(inner)
+        # Without BACK, the kernel does not read its third and eighth argument.
         _affine[triton.cdiv(rows, bm), triton.cdiv(c, bc), seats](
             inner,
             inner if shortcut is None else _rows(shortcut),
@@ -1188,7 +1189,7 @@ def linear_sgd(
     """
     seats, rows, n = grad.shape
     k = x.shape[2]
-    # larger tiles leave a processor one program, which waits for memory
+    # With larger tiles a processor has room for one program only, and idles while that reads.
     bn = _pow2(n, 16, 32)
     bk = _pow2(k, 16, 128)
     with device_of(weight):

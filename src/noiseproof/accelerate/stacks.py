@@ -571,8 +571,7 @@ def _prepared(run: Run) -> Tensor | None:
     """All inputs as models take them, images (N, H, W, C); None where they change, or would fill a
     GPU.
 
-    To normalise a batch takes a kernel for each operation, which start more slowly than they
-    compute.
+    Normalising each batch starts a kernel per operation, which takes longer than its computation.
     """
     x = run.data.x
     augment = run.augment

@@ -69,6 +69,7 @@ def spell_classes(audit: Audit, cells: Sequence[Any], names: Iterable[str] = ())
     are_names = list(map(str, numbers)) == list(spelling)
 
     def spell(name: str) -> Any:
+        are_words = isinstance(written[0], str)
         is_new = name not in audit.classes
         is_name = are_names and (is_new or name.isdecimal())
         is_position = are_numbers and not is_name and (is_new or audit.config.get("classes_named"))
@@ -76,8 +77,8 @@ def spell_classes(audit: Audit, cells: Sequence[Any], names: Iterable[str] = ())
         if isinstance(written[0], bytes):
             return word.encode()
         if not is_new:
-            return int(word) if are_numbers and not isinstance(written[0], str) else word
-        if isinstance(written[0], str) and not is_position:
+            return int(word) if are_numbers and not are_words else word
+        if are_words and not is_position:
             return name
         if name.isdecimal() and not is_position:
             return int(name)

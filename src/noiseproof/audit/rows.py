@@ -153,10 +153,11 @@ def find_rows(audit: Audit, now: Digests, outcomes: Mapping[int, object]) -> Int
             f" have changed since: {len(lost)} are gone or have other cells{such}, and there are"
             f" {len(now)}. {again}"
         )
-    outcome: dict[bytes, tuple[int, object]] = {}
+    first_copies: dict[bytes, tuple[int, object]] = {}  # by content
     for row in np.flatnonzero(has_copies).tolist():
-        first, other = outcome.setdefault(before[row].tobytes(), (row, outcomes.get(row)))
-        if other != outcomes.get(row):
+        outcome = outcomes.get(row)
+        first, of_first = first_copies.setdefault(before[row].tobytes(), (row, outcome))
+        if outcome != of_first:
             raise ValueError(
                 f"Expected the rows of {where} in their order, or one decision for rows {first} and"
                 f" {row}: they are copies that have moved, and which is which cannot be told."

@@ -103,7 +103,7 @@ class Experiment:
 
     def __post_init__(self) -> None:
         if not isinstance(self.noise, str):
-            get_noise(self.noise)  # says how a rate is written
+            get_noise(self.noise)  # raises; for a number, it says how a rate is written
         for name in ("dataset", "noise", "method"):
             if not isinstance(value := getattr(self, name), str):
                 raise TypeError(f"Expected `{name}` to be a word or a spec, got {value!r}.")

@@ -418,10 +418,10 @@ def _suggest(trial: Any, number: int, choices: list[Any] | Range) -> Any:
 def _run(trial: Any, point: Experiment, folder: Path, trials: int, engine: dict[str, Any]) -> Json:
     fit = engine.get("fit", fit_many)
     report = engine.get("progress")
-    # before it was interrupted
+    # epochs that the trial reported before it was interrupted
     reported = set(trial.study.trials[trial.number].intermediate_values)
 
-    def watch(epoch: int, step: int, steps: int, row: Metrics | None) -> None:
+    def report_epoch(epoch: int, step: int, steps: int, row: Metrics | None) -> None:
         if row is not None and epoch + 1 < point.settings.epochs and epoch not in reported:
             # This driver may have waited for another, which has stopped the trial by now.
             stopped = trial.study.get_trials(deepcopy=False)[trial.number].state.is_finished()
@@ -433,8 +433,10 @@ def _run(trial: Any, point: Experiment, folder: Path, trials: int, engine: dict[
                     f" {point.settings.epochs}."
                 )
 
-    def watched(jobs: Sequence[Job], **options: Any) -> Sequence[Outcome]:
-        outcomes: Sequence[Outcome] = fit([replace(job, progress=watch) for job in jobs], **options)
+    def fit_or_prune(jobs: Sequence[Job], **options: Any) -> Sequence[Outcome]:
+        outcomes: Sequence[Outcome] = fit(
+            [replace(job, progress=report_epoch) for job in jobs], **options
+        )
         for outcome in outcomes:
             if isinstance(outcome, Pruned):
                 raise outcome
@@ -444,5 +446,5 @@ def _run(trial: Any, point: Experiment, folder: Path, trials: int, engine: dict[
         if report is not None:
             report(experiment, result, trial.number + 1, trials)
 
-    options = {**engine, "fit": watched, "progress": progress, "checked": True}
+    options = {**engine, "fit": fit_or_prune, "progress": progress, "checked": True}
     return run_all([point], folder, **options)[point.key]

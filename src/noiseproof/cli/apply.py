@@ -261,6 +261,7 @@ def _show(result: Mapping[str, Any], audit: Audit, accept_all: bool) -> None:
 
     summary = audit.summary
     if accept_all and leaking_columns(summary):
+        # why it is not to be trusted (``distrust``), without the verdict itself
         say(summary["verdict"].partition(". With ")[0] + ".")
     counts = ", ".join(f"{n} {choice}" for choice, n in sorted(result["decisions"].items()))
     echo(f"decisions: {counts or 'none'}")

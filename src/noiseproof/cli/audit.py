@@ -503,10 +503,9 @@ def _show_issues(report: LabelReport, summary: Mapping[str, Any]) -> None:
     absent = []
     for issue in sorted(report.issues, key=lambda issue: -issue.score):
         line = issue.headline(summary)
-        if not line and issue.name != "label":
-            absent.append(issue.name)
-        elif not line:
-            continue
+        if not line:
+            if issue.name != "label":
+                absent.append(issue.name)
         elif issue.score < NEEDS_ACTION:
             echo(f"also {line}")
         elif issue.fixes:

@@ -482,7 +482,7 @@ def _print(sheets: Sequence[Sheet], form: str) -> None:
         "bench compare --data digits --noise symmetric:rate=0.4 --engine processes --workers 4",
     ),
 )
-@refusals(  # a table's spec is made of these
+@refusals(  # parameters of the dataset that a file becomes, by the options they come from
     {name: f"--{name}" for name in ("label", "test", "text", "missing")}
     | {"missing='impute'": "--missing impute", "split_table": "--label COLUMN"}
 )
@@ -551,6 +551,7 @@ def bench_compare(
         engine=engine,
         workers=workers,
         retry_failed=retry_failed,
+        # by the name of the file, which is shorter than the spec of its dataset
         progress=lambda run, *rest: _show_progress(dataclasses.replace(run, dataset=data), *rest),
     )
     sheet = ranking_sheet(group, "", ["method"], [(place.method,) for place in group.places])

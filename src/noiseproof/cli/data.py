@@ -150,7 +150,7 @@ def data_show(
     model = get_noise(noise, data_root(data_dir))
     corrupted = corrupt(data, model, generator=0, foreign=foreign_images(foreign, data_dir))
     labels = None
-    # without noise, labels that were noisy before
+    # without ``noise``, only where the labels of the dataset itself are noisy
     if corrupted.clean is not None and (noise != "none" or corrupted.rate):
         name = data.name if noise == "none" else noise
         labels = NoisyLabels(
@@ -159,13 +159,15 @@ def data_show(
     parts = _parts(data)
     classes = _classes(data.classes, corrupted.given, labels)
     if as_json:
-        summary = labels and {
-            "noise": labels.noise,
-            "rate": labels.rate,
-            "nominal": labels.nominal,
-            "flipped": int(labels.is_flipped.sum()),
-            "transition": labels.transition().tolist(),
-        }
+        summary = None
+        if labels is not None:
+            summary = {
+                "noise": labels.noise,
+                "rate": labels.rate,
+                "nominal": labels.nominal,
+                "flipped": int(labels.is_flipped.sum()),
+                "transition": labels.transition().tolist(),
+            }
         about = {"name": data.name, "parts": parts, "classes": classes, "notes": data.notes}
         return show_json(about | {"noise": summary})
     rows = [

@@ -39,8 +39,8 @@ def demo(
 
     from noiseproof.demo import Audited, Written, demo
 
-    # A second thread brings matrices of this size a third, and costs tenfold where its core is
-    # busy.
+    # With matrices of this size, a second thread gains a third of the time, and costs ten times as
+    # much where its core is busy.
     torch.set_num_threads(1)
     folders = (Path("runs", "demo" if n == 1 else f"demo-{n}") for n in count(1))
     folder = out or next(folder for folder in folders if not folder.exists())

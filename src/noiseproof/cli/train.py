@@ -184,7 +184,7 @@ def train(
             seed=seed,
             validation=validation,
             paper=protocol,
-            features=predictions,
+            features=predictions,  # what noise by instance depends on
             foreign=foreign_images(foreign, data_dir),
             data_dir=data_dir,
         )

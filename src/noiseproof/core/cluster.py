@@ -173,6 +173,9 @@ def _work(
     jobs: Sequence[Any],
     *shared: Any,
 ) -> list[Outcome]:
+    """Do ``jobs`` in a task that has ``threads``; ``fixed`` is their number where the caller's is
+    fixed, whatever the size of the work.
+    """
     import torch
 
     torch.set_num_threads(threads)

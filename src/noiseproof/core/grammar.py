@@ -159,7 +159,9 @@ def format_value(value: Any) -> str:
     if isinstance(value, (int, float)):
         return repr(value)
     text = str(value)
-    return f"({text})" if re.search(r"[:,+*@= ]", text) or not _is_plain_word(text) else text
+    if re.search(r"[:,+*@= ]", text) or not _is_plain_word(text):
+        return f"({text})"
+    return text
 
 
 def _is_plain_word(text: str) -> bool:

@@ -22,9 +22,9 @@ def margin(logits: Tensor, target: Tensor) -> Tensor:
     column = target[:, None]  # (B, 1)
     others = logits.scatter(1, column, -torch.inf)
     numbers = torch.finfo(logits.dtype)
-    # where all others are masked
+    # finite where all others are masked: −∞ − (−∞) would be NaN
     largest = others.detach().amax(1, keepdim=True).clamp_min(numbers.min)
-    # ≥ 0: the largest other class contributes exp(0).
+    # The largest other class contributes exp(0) = 1; the sum is 0 only where all are masked.
     rest = (others - largest).exp().sum(1).clamp_min(numbers.tiny).log()
     return (logits.gather(1, column) - largest).squeeze(1) - rest
 

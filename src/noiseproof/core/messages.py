@@ -161,7 +161,9 @@ def torchvision_command() -> str:
 
 
 def _add_extra(extra: str) -> str:
-    """From where noiseproof was installed from (PEP 610): it is on no package index."""
+    """The command that adds an extra, from where noiseproof was installed (PEP 610), as it is not
+    on a package index.
+    """
     import json  # these take longer to import than a command that needs none of them takes to start
     from importlib import metadata
     from urllib.parse import urlsplit

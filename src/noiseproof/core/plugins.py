@@ -139,8 +139,10 @@ def plugin_line(error: BaseException) -> str:
         for frame, line in steps
         if frame.f_globals.get("__name__") in modules
     ]
-    place = f" (in {lines[-1][0]}, line {lines[-1][1]})" if lines else ""
-    return (plugin_line(error.__cause__) if error.__cause__ else "") or place
+    # where it began, before where it was raised again
+    if error.__cause__ and (place := plugin_line(error.__cause__)):
+        return place
+    return f" (in {lines[-1][0]}, line {lines[-1][1]})" if lines else ""
 
 
 def load_object(name: str) -> Any:

@@ -20,14 +20,13 @@ def check_probabilities(
     ``tolerance``.
     """
     probs = torch.as_tensor(values, dtype=dtype).detach().cpu()
-    if (
-        probs.dim() != 2
-        or not len(probs)
-        or probs.shape[1] != (num_classes or max(2, probs.shape[1]))
-    ):
-        columns = "K) with at least two classes" if num_classes is None else f"{num_classes})"
+    is_table = probs.dim() == 2 and len(probs) > 0
+    columns = probs.shape[1] if is_table else 0
+    is_fitting = columns == num_classes if num_classes else columns >= 2
+    if not is_fitting:
+        shape = "(N, K) with at least two classes" if num_classes is None else f"(N, {num_classes})"
         raise ValueError(
-            f"Expected `{name}` of shape (N, {columns}, got {tuple(probs.shape)}. "
+            f"Expected `{name}` of shape {shape}, got {tuple(probs.shape)}. "
             "For one probability p per row, pass the columns 1 − p and p."
         )
     total = probs.sum(1)

@@ -155,8 +155,9 @@ def _encoding(path: Path, sample: bytes, whole: bool) -> tuple[str, bytes]:
         if sample.startswith(mark):
             _check_decodes(path, encoding, whole)
             return encoding, mark
-    for encoding, zeros in (("utf-16-le", sample[1::2]), ("utf-16-be", sample[::2])):
-        if zeros.count(0) > len(zeros) / 3:
+    # In UTF-16 without a mark, the high bytes of Latin letters are 0.
+    for encoding, high in (("utf-16-le", sample[1::2]), ("utf-16-be", sample[::2])):
+        if high.count(0) > len(high) / 3:
             _check_decodes(path, encoding, whole)
             return encoding, b""
     try:

@@ -324,18 +324,19 @@ class ColorJitter(Transform):
         factors = torch.stack([1 + limit * swing[:, i] for i, limit in enumerate(limits)], 1)
         factors = factors.to(x.dtype)
         angle = (self.hue * swing[:, 3]).to(x.dtype)
-        steps = 2  # of grey images
+        steps = 2  # grey images have no saturation and no hue
         if channels == 3:
             steps = 4 if self.hue else 3
-        # (B, steps): the first step, the second, …
+        # (B, steps): what each step changes, 0 to 3 in the order of ``factors``
         order = params[:, :steps].argsort(dim=1, stable=True)
         chosen = order[..., None] == torch.arange(4, device=x.device)
         chosen = chosen.to(x.dtype)[..., None, None, None]  # (B, steps, 4, 1, 1, 1)
         for step in range(steps):
-            # each (B, 1, 1, 1), 1 for its images, else 0
+            # each (B, 1, 1, 1): 1 for the images that this step changes in it, else 0
             _, contrast, saturation, hue = chosen[:, step].unbind(1)
             factor = (chosen[:, step] * factors).sum(1)
             grey = _luma(x)  # (B, 1, H, W)
+            # what an image is mixed with: for brightness 0, black
             target = saturation * grey + contrast * grey.mean((2, 3), keepdim=True)
             mixed = torch.lerp(target.expand_as(x), x, factor).clamp(0, 1)
             x = torch.where(hue > 0, _rotate_hue(x, angle), mixed) if steps == 4 else mixed
@@ -432,6 +433,7 @@ def _equalize(x: Tensor) -> Tensor:
     flat = x.flatten(2).long()
     counts = flat.new_zeros(*flat.shape[:2], 256).scatter_add_(2, flat, torch.ones_like(flat))
     darker = (counts.cumsum(2) - counts).gather(2, flat)  # how many pixels of the channel are
+    # as in PIL: all pixels but the brightest ones, over 255
     step = darker.amax(2, keepdim=True) // 255
     equal = torch.where(step > 0, (step // 2 + darker) // step.clamp(min=1), flat)
     return equal.clamp(max=255).view_as(x).float()
@@ -495,14 +497,15 @@ class AutoAugment(Transform):
     def transform(self, images: Tensor, params: Tensor) -> Tensor:
         _check_channels(self, images)
         x = (images.float() * 255).round() if images.is_floating_point() else images.float()
-        pair, *drawn = params[..., None, None, None].unbind(1)  # each (B, 1, 1, 1)
+        which, *drawn = params[..., None, None, None].unbind(1)  # each (B, 1, 1, 1)
         policy = [text.split(",") for text in _CIFAR10_POLICY.split(";")]
         for slot in range(2):
-            chosen: dict[str, Any] = {}  # where each operation happens
+            # by operation, (B, 1, 1, 1): whether it happens to an image, and how much of it
+            chosen: dict[str, Any] = {}
             amounts: dict[str, Any] = {}
             for place, operations in enumerate(policy):
                 name, tenths, level = operations[slot].split()
-                here = ((pair * len(policy)).long() == place) & (drawn[slot] < int(tenths) / 10)
+                here = ((which * len(policy)).long() == place) & (drawn[slot] < int(tenths) / 10)
                 chosen[name] = chosen.get(name, False) | here
                 amounts[name] = amounts.get(name, 0) + here * _amount(name, int(level))
             before = x

@@ -187,7 +187,7 @@ class Labels(Brief):
         return replace(self, words=all_words, members=_members(parts, self.names))
 
     def read(self, words: Sequence[str]) -> Labels:
-        """The labels that other rows have, (n,), by these names; others do not count."""
+        """The labels of other rows, (n,), from their ``words``; unknown labels do not count."""
         different = tuple(dict.fromkeys(words))
         if self.members is None:
             number = find_words(different, self.words)

@@ -489,7 +489,7 @@ def _describe_words(name: str, words: list[str], non_numbers: list[str] | None) 
         return [f"Column {name!r} holds {len(words)} different words: only decision trees use it."]
     hint = _decimal_comma_hint(words)
     others = [word for word in words if np.isnan(_quantity(word.replace(",", ".")))]
-    if 2 * len(others) >= len(words):
+    if 2 * len(others) >= len(words):  # words, as expected
         return []
     but = ""
     if others:

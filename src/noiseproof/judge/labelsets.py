@@ -171,7 +171,7 @@ class SetJudge:
         """The judgement on all labels; those that are not judged count as right."""
         answers = labels.answers
         N, K = answers.shape
-        each = np.arange(N)
+        every_row = np.arange(N)
         wrong = self.wrong(answers, probs)
         quality = (1 - wrong).astype(np.float32)
         noise_rate = self.rate(wrong)
@@ -185,11 +185,13 @@ class SetJudge:
             torch.from_numpy(wrong).flatten(), torch.from_numpy(candidates).flatten(), 2 * K, aim
         )
         is_issue = cut.is_issue.view(N, K).numpy()
+        # (N,): the label that stands for a row, its most doubtful one
         worst = np.where(self.is_judged, quality, 2.0).argmin(1)
+        # The suggestion changes all wrong labels, and that one where none is called wrong.
         flips = is_issue.copy()
         no_issue = ~is_issue.any(1)
         flips[no_issue, worst[no_issue]] = True
-        confidence = np.where(answers, probs, 1 - probs)[each, worst].astype(np.float32)
+        confidence = np.where(answers, probs, 1 - probs)[every_row, worst].astype(np.float32)
         transition = np.tile(np.eye(2), (K, 1, 1))
         transition[self.is_judged] = self.noise.transition
         right = quality[uncertain].astype(np.float64)
@@ -198,7 +200,7 @@ class SetJudge:
         words = labels.with_words((*suggested, *predicted)).words
         number = {word: k for k, word in enumerate(words)}
         return LabelSetIssues(
-            quality=quality[each, worst],
+            quality=quality[every_row, worst],
             is_issue=np.asarray(is_issue.any(1)),
             suggested=np.array([number[word] for word in suggested], dtype=np.int64),
             suggestion_quality=np.where(flips, 1 - quality, 1.0).min(1).astype(np.float32),
@@ -211,7 +213,7 @@ class SetJudge:
             margin=np.log((confidence + SMALL) / (1 - confidence + SMALL)).astype(np.float32),
             confidence=confidence,
             suggested_confidence=1 - confidence,
-            neighbour_agreement=None if agreement is None else agreement[each, worst],
+            neighbour_agreement=None if agreement is None else agreement[every_row, worst],
             is_predictable=bool(self.may_call.any()),
             false_positive_rate=float(right[is_issue[uncertain]].sum() / max(right.sum(), 1e-12)),
             hit_rate=float(np.mean([one.hit_rate for one in self.predictability])),

@@ -252,8 +252,8 @@ class _Tau(Remargin):
         sigma: float = 1.0,
         **options: Any,
     ) -> None:
-        size = -expected_margin(num_classes, sigma=sigma)
-        if tau is None:
+        size = -expected_margin(num_classes, sigma=sigma)  # |E[Δ]|, taken to τ
+        if tau is None:  # that of ten classes
             tau = -expected_margin(10, sigma=sigma)
         tau = check_number("tau", tau, "(0, inf)")
         if self.by == "shift":

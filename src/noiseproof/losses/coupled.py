@@ -216,7 +216,9 @@ class PriorLoss(Loss):
             raise ValueError(
                 "Expected a `prior` to wait for with `warmup`, got none. Leave `warmup` out."
             )
-        self.register_buffer("_moved", torch.ones(()), persistent=False)  # a tensor for CUDA graphs
+        # 0 during the warm-up, then 1; a tensor for CUDA graphs
+        self.register_buffer("_moved", torch.ones(()), persistent=False)
+        # the shares of the warm-up, and how numbers are summed over processes: by ``set_shares``
         self.register_buffer("_first", None, persistent=False)
         self._sum: Callable[[Tensor], Tensor] | None = None
 

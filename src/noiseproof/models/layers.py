@@ -185,7 +185,8 @@ class FlatLinear(nn.Linear):
 
     def forward(self, x: Tensor) -> Tensor:
         weight = self.weight
-        if not x.is_contiguous():  # channels last, in both: no copy
+        if not x.is_contiguous():
+            # Both are channels last in memory: flattened in that order, neither is copied.
             x = x.permute(0, 2, 3, 1)
             weight = weight.permute(0, 2, 3, 1)
         return F.linear(x.flatten(1), weight.flatten(1), self.bias)

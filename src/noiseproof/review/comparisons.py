@@ -164,7 +164,7 @@ class Nearby:
         self.row = row
         self.given = given
         self.quality = quality
-        self.position = {row: i for i, row in enumerate(row.tolist())}
+        self.position = {number: i for i, number in enumerate(row.tolist())}
         self.typical = lru_cache(maxsize=1024)(self._typical)
 
     def nearest(self, row: int, label: int, count: int) -> list[int]:

@@ -38,7 +38,9 @@ class BoundedProtocol(H11Protocol):
             waiting = [
                 other for other in others if isinstance(other, BoundedProtocol) and other.is_waiting
             ]
-            min(waiting, key=lambda other: other.opened, default=self).transport.abort()
+            # this one, where all others are being answered
+            oldest = min(waiting, key=lambda other: other.opened, default=self)
+            oldest.transport.abort()
 
     @property
     def is_waiting(self) -> bool:

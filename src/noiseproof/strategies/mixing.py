@@ -343,8 +343,9 @@ class DivideMix(Strategy):
         if run.epoch < self.warmup:
             return None
         done = run.step - self.first_step
-        m = int(done >= self._num_steps[0])
-        progress = run.epoch + (done - m * self._num_steps[0]) / self._num_steps[m]
+        m = int(done >= self._num_steps[0])  # the first network's steps, then the second's
+        done -= m * self._num_steps[0]
+        progress = run.epoch + done / self._num_steps[m]
         x = two_views("dividemix view", batch, run)
         target = self._guess(m, x, batch, run)
         weight = self.lambda_u * ramped(progress - self.warmup, self.ramp)

@@ -54,9 +54,8 @@ class Method:
         missing = self.loss.needs - given - self.adds
         unused = given - self.loss.needs - {"logits"}
         if missing:
-            remedy = (
-                f"Use {Method(self.loss).head}, or leave it out: the loss then chooses its head."
-            )
+            chosen = Method(self.loss).head
+            remedy = f"Use {chosen}, or leave it out: the loss then chooses its head."
             if missing <= FROM_STRATEGIES:
                 adding = [
                     name

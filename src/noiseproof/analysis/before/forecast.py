@@ -171,7 +171,7 @@ def _after_warmup(loss: Loss) -> str:
 
 
 def _shorter(loss: Loss, weights: MeanWeights) -> tuple[Alternative, ...]:
-    """Return the same loss with LN's root at its default start."""
+    """Return the same loss with a shorter root, LN's default."""
     name = "start" if "start" in loss.hyperparameters else "ln.start"
     if name not in loss.hyperparameters:
         return ()

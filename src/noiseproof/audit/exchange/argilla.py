@@ -141,8 +141,9 @@ def _is_label(value: Any) -> bool:
 
 
 def _settings(what: str, classes: Sequence[str], has_several: bool) -> Json:
-    """Return the settings of the dataset; a question must be answered, so that no label is an
-    option of its own.
+    """Return the settings of the dataset.
+
+    A question must be answered, so ``(none)`` is an option for rows without any label.
     """
     fields = [
         {"name": name, "title": name, "required": True, "type": kind, "settings": {"type": kind}}

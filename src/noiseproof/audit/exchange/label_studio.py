@@ -209,7 +209,7 @@ def _flat_labels(value: Any) -> list[str]:
 
 def _answers(task: Mapping[str, Any], question: str) -> Iterator[tuple[str, Labels | None]]:
     """Yield who answered a task, and the labels; None if it was skipped."""
-    if _data(task) is task:
+    if _data(task) is task:  # in JSON-MIN, which has the answer among the data
         yield str(task.get("annotator", "")), _flat_labels(task.get(question))
     for annotation in task.get("annotations") or ():
         person = annotation.get("completed_by", "")

@@ -58,6 +58,7 @@ class Annotated(Source):
         are_lists = self.tool.has_lists() or several > SLIPS * len(counts)
         if not are_lists and not self.multi_label:
             return [item.alone() for item in items]
+        # where the user has named a separator, a few lists are not slips
         self._note_sets(
             {label for item in items for label in item.labels or ()}, are_lists or several > 0
         )

@@ -107,8 +107,8 @@ def leaking_columns(summary: Mapping[str, Any]) -> list[str]:
 
 
 def distrust(verdict: str, names: Sequence[str], data: Rows, ignored: Sequence[str]) -> str:
-    """Return the verdict of models that saw the columns ``names``, after why it is not to be
-    trusted, and what to do.
+    """Return why the ``verdict`` of models that saw the columns ``names`` is not to be trusted,
+    what to do, and the verdict.
     """
     which = ", ".join(f"`{name}`" for name in names)
     it = "it" if len(names) == 1 else "them"

@@ -107,16 +107,17 @@ def calibrate_wrong(
 
     rank = np.arange(len(wrong))
     log_odds = _log_odds(wrong)
-    # (N, 3)
+    # (N, 3): 1, −log of the rank less its mean, and log odds
     x = np.stack([np.ones(len(wrong)), -np.log((rank + 0.5) / len(rank)) - 1, log_odds], 1)
     curve = expit(x @ _fit(x[at], answers, weight / weight.mean()))
     # The answers are further observations at the ranks of their rows.
     place = np.concatenate([rank, at])
-    sequence = np.argsort(place, kind="stable")
-    values = np.concatenate([curve, answers])[sequence]
-    weights = np.concatenate([np.full(len(rank), CURVE_WEIGHT / len(at)), weight])[sequence]
+    by_rank = np.argsort(place, kind="stable")
+    values = np.concatenate([curve, answers])[by_rank]
+    weights = np.concatenate([np.full(len(rank), CURVE_WEIGHT / len(at)), weight])[by_rank]
     calibrated = np.empty(len(rank))
-    calibrated[place[sequence]] = isotonic_regression(
+    # Of several observations at a rank, the last counts.
+    calibrated[place[by_rank]] = isotonic_regression(
         values, sample_weight=weights, increasing=False
     )
     return calibrated

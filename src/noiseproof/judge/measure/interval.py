@@ -83,8 +83,8 @@ def stratified(hits: NDArray[Any], asked: NDArray[Any], sizes: NDArray[Any]) -> 
 
 
 def jeffreys(hits: Floats, asked: Floats) -> tuple[Floats, Floats]:
-    """Return the bounds of shares with the prior Beta(½, ½); 0 without hits, 1 with nothing else
-    (Brown et al. 2001).
+    """Return the bounds of shares with the prior Beta(½, ½); the lower one is 0 without hits, the
+    upper one 1 where all are hits (Brown et al. 2001).
     """
     from scipy.special import betaincinv
 
