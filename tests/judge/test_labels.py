@@ -712,8 +712,8 @@ def test_two_classes_and_few_rows() -> None:
         ([0, -1], [[0.5, 0.5], [0.5, 0.5]], {}, "Expected labels in 0 … 1"),
         ([0, 1], [[3.0, -1.0], [0.5, 0.5]], {}, "Apply softmax"),
         ([0, 1], [[np.nan, 0.5], [0.5, 0.5]], {}, "Apply softmax"),
-        ([0, 1], [[0.5, 0.5], [0.5, 0.5]], {"trusted": [2]}, "Expected `trusted`"),
-        ([0, 1], [[0.5, 0.5], [0.5, 0.5]], {"counted": [2]}, "Expected `counted`"),
+        ([0, 1], [[0.5, 0.5], [0.5, 0.5]], {"trusted": [2]}, "below 2 in `trusted`"),
+        ([0, 1], [[0.5, 0.5], [0.5, 0.5]], {"counted": [2]}, "below 2 in `counted`"),
         ([0, 1], [[0.5, 0.5], [0.5, 0.5]], {"annotators": [0, 1]}, "Expected `annotators`"),
         (
             [0, 1],
