@@ -9,7 +9,7 @@ import pytest
 import torch
 import xxhash
 from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save
 
 from noiseproof.core.files import (
     CHECKSUMS,
@@ -155,5 +155,26 @@ def test_tensors_come_back_or_are_refused(tmp_path: Path) -> None:
         changed = bytearray(data)
         changed[place] ^= 1 << place % 8
         path.write_bytes(changed)
-        with pytest.raises((ValueError, SafetensorError)):
+        with pytest.raises(Damaged):
             read_tensors(path)
+    for content, error in (
+        (b"", "an empty file"),
+        (data[:4], "cut off or damaged"),
+        (data[:-1], "cut off or damaged"),
+        (save({"x": torch.ones(2)}), "no checksum"),
+    ):
+        path.write_bytes(content)
+        with pytest.raises(Damaged, match=error):
+            read_tensors(path)
+
+
+def test_tensors_that_do_not_fit_on_the_disk_are_an_error_of_the_system(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fill(*args: object) -> None:
+        raise SafetensorError("I/O error: No space left on device")
+
+    monkeypatch.setattr("safetensors.torch.save_file", fill)
+    with pytest.raises(OSError, match="No space left"):
+        write_tensors(tmp_path / "a.safetensors", {"x": torch.ones(2)})
+    assert not list(tmp_path.iterdir())

@@ -14,7 +14,6 @@ from typing import Any, Literal, get_args
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from noiseproof.core.checks import check_word
@@ -455,7 +454,7 @@ def _check(folder: Path, name: str) -> None:
 def _read(path: Path) -> dict[str, Tensor]:
     try:
         return read_tensors(path)[0]
-    except (OSError, SafetensorError, Damaged) as error:
+    except (OSError, Damaged) as error:
         raise NotARun(
             f"Expected a safetensors file of this run in {path}, got: {error}."
         ) from error

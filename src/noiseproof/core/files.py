@@ -259,11 +259,15 @@ def write_tensors(
     path: Path, tensors: Mapping[str, Tensor], header: Mapping[str, str] | None = None
 ) -> None:
     """Write a safetensors file with a digest of all that it holds in the header."""
+    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     about = {**(header or {}), "digest": _tensors_digest(tensors, header or {})}
     with replacing(path) as part:
-        save_file(dict(tensors), part, about)
+        try:
+            save_file(dict(tensors), part, about)
+        except SafetensorError as error:  # of a full disk, for example
+            raise OSError(str(error)) from error
 
 
 def read_tensors(
@@ -272,12 +276,19 @@ def read_tensors(
     """Return the tensors and the header of a file that `write_tensors` wrote, once its digest is
     checked.
     """
-    from safetensors import safe_open
+    from safetensors import SafetensorError, safe_open
 
-    with safe_open(path, "pt") as file:
-        header = dict(file.metadata() or {})
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    if header.pop("digest", None) != _tensors_digest(tensors, header):
+    if not path.stat().st_size:
+        raise Damaged("an empty file")
+    try:
+        with safe_open(path, "pt") as file:
+            header = dict(file.metadata() or {})
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except SafetensorError as error:
+        raise Damaged(f"a file that is cut off or damaged ({error})") from error
+    if "digest" not in header:
+        raise Damaged("no checksum in its header")
+    if header.pop("digest") != _tensors_digest(tensors, header):
         raise Damaged("content that does not match its checksum: the file is damaged")
     return {name: tensor.to(device) for name, tensor in tensors.items()}, header
 

@@ -223,9 +223,9 @@ def read_array(path: Path, key: str) -> Floats32 | None:
     why = "of other data"
     try:
         tensors, header = read_tensors(path)
-        if header["key"] == key:
+        if header.get("key") == key:
             return np.asarray(tensors["x"].numpy())
-    except Exception as error:  # safetensors raises its own kinds on foreign files
+    except Exception as error:
         why = f"not readable ({error})"
     log.warning("what is stored in %s is %s: it is computed again.", path, why)
     return None
@@ -233,7 +233,8 @@ def read_array(path: Path, key: str) -> Floats32 | None:
 
 def keep_array(path: Path, key: str, x: Floats32) -> None:
     """Store an array; a folder that can't be written to costs only the next computation."""
+    x = np.require(x, requirements=["C", "W"])  # PyTorch warns of others
     try:
-        write_tensors(path, {"x": torch.from_numpy(np.ascontiguousarray(x))}, {"key": key})
+        write_tensors(path, {"x": torch.from_numpy(x)}, {"key": key})
     except OSError as error:
         log.warning("%s could not be stored: %s.", path, error)

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors import SafetensorError
 from torch import Tensor
 
 from noiseproof.core import files
@@ -32,7 +31,7 @@ KEEP = 2  # the last good one and the one before it
 # files of weights, by their metric
 BEST = {"best": "validation_accuracy", "best_clean": "clean_validation_accuracy"}
 _NAME = re.compile(r"step-(\d+)\.safetensors")
-UNREADABLE = (OSError, SafetensorError, ValueError, KeyError, TypeError, RecursionError)
+UNREADABLE = (OSError, ValueError, KeyError, TypeError, RecursionError)
 
 log = logging.getLogger("noiseproof")
 
@@ -178,7 +177,7 @@ def write_checked(path: Path, text: str) -> None:
 def _writing(path: Path) -> Iterator[None]:
     try:
         yield
-    except (OSError, SafetensorError) as error:
+    except OSError as error:
         is_full = any(words in str(error) for words in ("No space left", "quota", "too large"))
         remedy = "Free some space" if is_full else "Make the folder writable"
         raise OSError(f"Expected to write {path}, got: {error}. {remedy} and resume.") from error
