@@ -244,6 +244,19 @@ def labels_in(data: Any) -> list[Any]:
     return list(data)
 
 
+@pytest.mark.parametrize("has_targets", [False, True])
+def test_items_are_read_for_labels_only_where_targets_are_not_these(
+    has_targets: bool, tmp_path: Path
+) -> None:
+    data = Items(PICTURES, CODES, ["cat", "dog"])
+    audit(data, pred_probs=PREDICTED).save(tmp_path)
+    data.targets = torch.tensor(CODES if has_targets else TRUE_CODES)  # type: ignore[attr-defined]
+    if has_targets:
+        data.x = []
+    copy = corrected(tmp_path, data, accept_all=True, yes=True)
+    assert [int(label) for label in copy] == TRUE_CODES
+
+
 @pytest.mark.parametrize("name", KINDS)
 def test_data_in_memory_is_audited_and_corrected(name: str, tmp_path: Path) -> None:
     data, options, source, to_correct = KINDS[name]()

@@ -166,6 +166,9 @@ def _judge(evidence: AuditEvidence, goal: str, seed: int) -> LabelIssues:
     if data.labels.are_sets:
         given = data.labels
         judge = find_label_set_issues
+        if trained is not None and undecided is not None:
+            assert data.decided is not None
+            return judge_decided_sets(given, data.decided, trained, undecided, **options)
     labels = judge(
         given,
         data.pred_probs,
@@ -179,8 +182,6 @@ def _judge(evidence: AuditEvidence, goal: str, seed: int) -> LabelIssues:
     if trained is None or undecided is None:
         return labels
     assert data.decided is not None
-    if data.labels.are_sets:
-        return judge_decided_sets(given, data.decided, trained, undecided, **options)
     return judge_decided(
         labels, given, data.decided, trained, undecided, annotators=votes, **options
     )

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 from torch.utils.data import Dataset as TorchDataset
 
-from noiseproof.audit.copies import corrected_labels, corrected_table, is_table
+from noiseproof.audit.copies import corrected_labels, corrected_table, is_table, label_words
 from noiseproof.audit.correction import Correction
 from noiseproof.audit.described import DescribedLabels
 from noiseproof.audit.files import Audit, same_labels
@@ -238,7 +238,10 @@ class Source(DescribedLabels, ShownRows):
         if library_of(data) == "datasets" and key in data.column_names:
             return corrected_table(data, correction, digests=False)
         if isinstance(data, TorchDataset):
-            data = [label for _, label in iterate_pairs(data)]
+            targets = getattr(data, "targets", None)  # of torchvision: no item need be read
+            if targets is None or not same_labels(self.config, label_words(self, targets)):
+                targets = [label for _, label in iterate_pairs(data)]
+            data = targets
         elif isinstance(data, dict) and key in data:
             data = data[key]
         elif (

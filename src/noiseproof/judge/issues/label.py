@@ -295,14 +295,16 @@ class WrongLabels(Issue):
             }
             for k, name in enumerate(data.classes)
         ]
-        transition = np.round(labels.transition, 6).tolist()
+        transition = None
+        if len(classes) <= LARGEST_MATRIX:
+            transition = np.round(labels.transition, 6).tolist()
         return {
             "issues": int(issues.sum()),
             **self._of_all(data, int(issues.sum()), int(is_audited.sum())),
             "classes": classes,
-            "transition": transition if len(classes) <= LARGEST_MATRIX else None,
+            "transition": transition,
             "worst_pairs": worst_pairs(
-                data.classes, data.given[issues], labels.suggested[issues], transition
+                data.classes, data.given[issues], labels.suggested[issues], labels.transition
             ),
         }
 
@@ -417,7 +419,7 @@ def worst_pairs(
             "given": classes[k],
             "suggested": classes[other],
             "issues": counts[k, other],
-            "probability": None if transition is None else transition[other][k],
+            "probability": None if transition is None else round(float(transition[other][k]), 6),
         }
         for k, other in worst
     ]
