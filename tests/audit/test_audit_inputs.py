@@ -302,6 +302,8 @@ def test_trusted_rows_from_an_array(csv: Path, tmp_path: Path) -> None:
         read_rows(csv, label="y", trusted=np.array([5]))
     with pytest.raises(ValueError, match="to hold 5 booleans or row numbers"):
         read_rows(csv, label="y", trusted=np.array([0.5]))
+    with pytest.raises(ValueError, match="`trusted` to hold .*, got none"):
+        read_rows(csv, label="y", trusted=np.array([], dtype=np.int64))
 
 
 # --- arrays and predictions -----------------------------------------------------------------------
@@ -416,6 +418,8 @@ def test_predictions_alone(tmp_path: Path) -> None:
         read_rows(labels=y, pred_probs=p[:, ::-1] * 9 - 4)
     with pytest.raises(ValueError, match="with 5 rows, as the data has, got shape"):
         read_rows(labels=y, pred_probs=p[:4])
+    with pytest.raises(ValueError, match="there are no rows"):
+        read_rows(labels=y, pred_probs=np.full((5, 3), np.nan))
     for alone, given in (
         ({"pred_probs": p}, "`pred_probs` alone"),
         ({"labels": y}, "`labels` alone"),

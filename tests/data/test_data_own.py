@@ -248,6 +248,11 @@ def test_arrays_that_do_not_fit_are_refused_by_name(x: Any, y: Any, error: str) 
         from_arrays(x, y)
 
 
+def test_other_parts_that_do_not_fit_are_refused_by_name() -> None:
+    with pytest.raises(ValueError, match="rows in `validation`, got 6 rows and 5 labels"):
+        from_arrays(X, Y, validation=(X, Y[:5]))
+
+
 def test_holes_and_single_examples_are_reported() -> None:
     data = from_arrays(X, [0, 0, 3, 3, 7, 3])
     assert data.train.y.tolist() == [0, 0, 1, 1, 2, 1] and data.classes == ("0", "3", "7")

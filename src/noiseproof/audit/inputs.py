@@ -238,7 +238,13 @@ def _read_source(
         table = _matched(rows, request.embeddings, paths["embeddings"], index, "embeddings")
         rows = with_features(rows, load_array(table, "embeddings"), "embeddings")
     if trusted is not None and rows.trusted is None:
-        known = row_mask("trusted", load_array(trusted, "trusted"), rows.source_rows)
+        marked = load_array(trusted, "trusted")
+        if not marked.size:
+            raise ValueError(
+                f"Expected `trusted` to hold {rows.source_rows} booleans or row numbers, got none."
+                " Leave it out where no label is trusted."
+            )
+        known = row_mask("trusted", marked, rows.source_rows)
         rows = replace(rows, trusted=known[rows.row])
     return rows if describe is None else with_descriptions(rows, describe)
 
@@ -496,7 +502,7 @@ def _with_pred_probs(data: AuditData, pred_probs: Any, in_order: bool) -> AuditD
     finite = np.asarray(np.isfinite(p).all(1))
     data = replace(data, pred_probs=p).subset(finite, "NaN or infinite predictions")
     p = p[finite]
-    if data.labels.are_sets:
+    if data.labels.are_sets or not len(p):
         return data
     check_probabilities("pred_probs", p, tolerance=0.01, dtype=torch.float32)
     p /= p.sum(1)[:, None]

@@ -148,6 +148,11 @@ def from_arrays(
         place = f"{part}[0]"
         other, more = check_features(pair[0], place)
         y, soft = labels.encode(pair[1], f"{part}[1]")
+        if len(other) != len(y):
+            raise ValueError(
+                f"Expected as many labels as rows in `{part}`, got {len(other)} rows and {len(y)}"
+                " labels."
+            )
         shape = tuple(inputs.shape[1:])
         if (tuple(other.shape[1:]), other.dtype) != (shape, inputs.dtype):
             raise ValueError(
