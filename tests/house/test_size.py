@@ -23,16 +23,16 @@ spec.loader.exec_module(house)
 
 # Raise a number only with its reason in the commit message. Lower it when code gets shorter.
 TOKENS = {
-    "core": 13_000,
-    "data": 43_000,
-    "learn": 93_800,
-    "judge": 61_000,
-    "app": 95_000,
-    "research": 82_200,
-    "cli": 27_000,
+    "core": 12_900,
+    "data": 41_600,
+    "learn": 93_100,
+    "judge": 60_700,
+    "app": 92_700,
+    "research": 81_100,
+    "cli": 25_400,
 }
-TOKENS_PER_LINE = 9.12
-CONDITIONALS_PER_1000_LINES = 26.0
+TOKENS_PER_LINE = 9.1
+CONDITIONALS_PER_1000_LINES = 25.5
 TUPLES_PER_1000_LINES = 1.5
 METHODS = 25
 # Words that a reader stumbles over, and how often the source has them (DESIGN: Words).

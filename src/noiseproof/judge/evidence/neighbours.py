@@ -241,7 +241,7 @@ class _Lists:
         self._search_wider(index, distance)
         sample = self.samples[1]
         recall = _share(distance[sample.numpy()], self._farthest(sample))
-        if self.row is not None:
+        if self.row is not None:  # rows were put in the order of their groups: the given one again
             number = self.row.argsort().numpy()
             index = self.row.numpy().astype(np.int32)[index[number]]
             distance = distance[number]

@@ -213,7 +213,7 @@ def watch_training(
     if fold is None:
         predictions["network"] = robust.pred_probs
     probs = _mean([*predictions.values()])
-    if len(given) * num_classes <= LARGE:
+    if len(given) * num_classes <= LARGE:  # soft labels need as many numbers again
         truth = soft_labels(given, torch.from_numpy(probs))
         votes = neighbour_votes(truth, near, num_classes, apart=groups)[0]
         predictions[f"neighbours{CORRECTED}"] = votes

@@ -403,7 +403,7 @@ class WrongLabels(Issue):
             return []
         return [
             f"Where neighbours agree most, they contradict {self.labels.contradicted:.1%} of the"
-            " labels, more than one training does: either the model has memorised wrong labels,"
+            " labels, more than a single training does: either the model has memorised wrong labels,"
             " which --thorough avoids, or the features are too weak. Use better ones then."
         ]
 
