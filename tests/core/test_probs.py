@@ -27,9 +27,9 @@ def test_probabilities_come_back_unchanged() -> None:
         (
             [[0.5, 0.5], [1.5, -0.5]],
             None,
-            r"row 1 is not \(1 of 2 rows\)\. Apply softmax to logits",
+            r"got other numbers in row 1 \(1 of 2 rows\)\. Apply softmax to logits",
         ),
-        ([[0.5, 0.502], [torch.nan, 0.5]], None, r"row 0 is not \(2 of 2 rows\)"),
+        ([[0.5, 0.502], [torch.nan, 0.5]], None, r"got other numbers in row 0 \(2 of 2 rows\)"),
     ],
 )
 def test_other_values_are_refused(values: Any, num_classes: int | None, message: str) -> None:

@@ -403,8 +403,9 @@ class WrongLabels(Issue):
             return []
         return [
             f"Where neighbours agree most, they contradict {self.labels.contradicted:.1%} of the"
-            " labels, more than a single training does: either the model has memorised wrong labels,"
-            " which --thorough avoids, or the features are too weak. Use better ones then."
+            " labels, more than a single training does: either the model has memorised wrong"
+            " labels, which --thorough avoids, or the features are too weak. Use better ones"
+            " then."
         ]
 
 
