@@ -406,10 +406,11 @@ def test_tasks_without_a_label_are_listed(texts: LabelReport) -> None:
     labels = dict(zip(texts.data.names, [[CLASSES[k]] for k in texts.data.given], strict=True))
     tasks = json.loads(answer_label_studio(path, labels).read_text())
     tasks[3]["annotations"] = []
+    tasks[5]["annotations"][0]["result"][0]["value"]["choices"] = [""]
     Path("export.json").write_text(json.dumps(tasks))
     rows = read_rows("export.json", features="tfidf")
-    assert len(rows) == 39 and [(one.reason, one.rows.tolist()) for one in rows.skipped] == [
-        ("no label", [3])
+    assert len(rows) == 38 and [(one.reason, one.rows.tolist()) for one in rows.skipped] == [
+        ("no label", [3, 5])
     ]
 
 

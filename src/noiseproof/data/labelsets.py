@@ -68,7 +68,7 @@ class LabelWords:
 
     def join(self, labels: Iterable[str]) -> str:
         """The word of one label, or of a set."""
-        return join_set(labels, self.joiner)
+        return join_set(labels, self.joiner) if self.separator else "".join(labels)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
