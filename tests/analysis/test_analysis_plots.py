@@ -252,6 +252,14 @@ def test_matplotlib_draws_the_same_numbers() -> None:
     to_matplotlib(dollars).savefig(io.BytesIO(), format="png")
 
 
+@pytest.mark.parametrize("kind", ["line", "points", "area"])
+def test_many_methods_share_colours_and_styles(kind: Any) -> None:
+    names = [f"method {n}" for n in range(40)]
+    table = pd.DataFrame({"method": np.repeat(names, 2), "x": [0, 1] * 40, "y": [0.5, 1.0] * 40})
+    canvas = to_matplotlib(figure("many", table, Layer(kind, "x", "y", color="method")))
+    assert [text.get_text() for text in canvas.legends[0].get_texts()] == names
+
+
 def test_several_figures_as_csv_are_several_files(tmp_path: Path) -> None:
     figures = every_kind()
     written = save(figures, tmp_path / "new" / "out.csv")

@@ -258,7 +258,7 @@ class _Panel:
 
     def line(self, one: Mark, x: list[Any], y: list[Any]) -> None:
         color = one.style.color
-        (line,) = self.ax.plot(x, y, LINES[one.style.dash], color=color)
+        (line,) = self.ax.plot(x, y, linestyle=LINES[one.style.dash], color=color)
         if len(x) <= FEW:
             line.set_marker(MARKERS[one.style.dash])
         if one.layer.low and one.layer.high:
@@ -283,7 +283,7 @@ class _Panel:
             self.tops.update(dict(zip(x, y, strict=True)))
         top = [low + height for low, height in zip(floor, y, strict=True)]
         self.ax.fill_between(x, floor, top, color=one.style.color, alpha=alpha, linewidth=0)
-        self.ax.plot(x, top, LINES[one.style.dash], color=one.style.color)
+        self.ax.plot(x, top, linestyle=LINES[one.style.dash], color=one.style.color)
 
     def bars(self, one: Mark, x: list[Any], y: list[Any]) -> None:
         """Draw bars side by side."""
