@@ -613,14 +613,14 @@ def test_open_set_refusals() -> None:
             [0],
             {"features": [[torch.nan, 1.0]]},
             ValueError,
-            "row 0 is not.* Apply softmax",
+            "other numbers in row 0.* Apply softmax",
         ),
         (
             "chen:rate=0.4",
             [0, 1],
             {"features": [[0.5, 0.5], [3, -2.0]]},
             ValueError,
-            "row 1 is not.* Apply softmax",
+            "other numbers in row 1.* Apply softmax",
         ),
         (
             "chen:rate=0.4",
