@@ -14,10 +14,10 @@ people, rules and tools are rare there. So
 
     r = c^(1 − w) · s^w        s = max(e, u − its error), w from 0 to 1 as u/c passes `AT_RANDOM`
 
-times √(e/u) where e is less than u. The posterior sees mistakes that go one way or to all classes
-alike; where these are fewer than even the most certain predictions contradict, two classes were
-taken for each other, as people do. And w is near one where a set contradicts little and the
-posterior finds almost none of that wrong: labels that are predicted so well are right.
+Where e is less than u, w is multiplied by √(e/u): the posterior sees mistakes that go one way or to
+all classes alike; where these are fewer than even the most certain predictions contradict, two
+classes were taken for each other, as people do. And w is near one where a set contradicts little
+and the posterior finds almost none of that wrong: labels that are predicted so well are right.
 
 The truth is at most c, or `AT_MOST`·r if that is more. With h, what overlap leaves unexplained
 after many rounds of EM, it is at least h²/c: h where that is nearly all that is contradicted, far
