@@ -234,7 +234,7 @@ def _slopes(
             drawn = _read(at, _within(r, RANK, b, rows))
             of_factors += drawn[:, None, :] * slope[None, :, :]
     valid = _within(k, K, b, rows)
-    # out is (2 + RANK, shares, K, rows): those of μ, of d, and of each column of V
+    # out is (2 + RANK, shares, K, rows): slopes of μ, of d, and of each column of V
     part = tl.cdiv(samples, SHARE) * K * rows
     at = (share * K + k)[:, None] * rows + b[None, :]
     tl.store(out + at, of_mean, mask=valid)

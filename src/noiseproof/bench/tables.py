@@ -352,7 +352,7 @@ def compare(
     find: Callable[[Cell, str], CellComparison],
     precisions: Iterable[str],
 ) -> list[CellComparison]:
-    """Return each cell with the summary of its runs, in that of the ``precisions`` with most seeds.
+    """Return each cell with the summary of its runs, in the precision that has most seeds.
 
     ``find`` returns the runs of a cell in a precision, without their summary.
     """

@@ -109,7 +109,7 @@ def _check_crop(size: int, length: int) -> None:
 @dataclass(frozen=True)
 class PadCrop(Transform):
     """Pad every side by ``padding`` pixels of zeros, then crop a random window of ``size`` (by
-    default that of the image).
+    default the size of the image).
     """
 
     padding: int

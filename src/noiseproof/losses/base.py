@@ -372,7 +372,7 @@ class WeightedSum(Loss):
     """Σ c_i·L_i: what ``10 * nce + 0.1 * agce`` builds; terms that need log-probabilities share
     them.
 
-    Options are those of the terms where none are given.
+    Options that are not given are taken from the terms.
     """
 
     formula = "Σ_i c_i·L_i"

@@ -253,7 +253,7 @@ class _Tau(Remargin):
         **options: Any,
     ) -> None:
         size = -expected_margin(num_classes, sigma=sigma)  # |E[Δ]|, taken to τ
-        if tau is None:  # that of ten classes
+        if tau is None:  # as for ten classes
             tau = -expected_margin(10, sigma=sigma)
         tau = check_number("tau", tau, "(0, inf)")
         if self.by == "shift":

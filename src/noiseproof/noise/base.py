@@ -282,7 +282,7 @@ def select(
 
 
 def rounded_floor(number: float) -> int:
-    """Return ⌊number⌋, where 0.29·100 = 28.999999999999996 counts as 29."""
+    """Return ⌊number⌋, where 0.29·100, which is 28.99… in floating point, counts as 29."""
     return int(number + 1e-9)
 
 

@@ -258,7 +258,7 @@ def issue_types() -> list[type[Issue]]:
 
 
 def chosen_types(names: Sequence[str] | str | None = None) -> list[type[Issue]]:
-    """The types called ``names``, by default all; those of ``ALWAYS`` come in any case."""
+    """The types called ``names``, by default all; types in ``ALWAYS`` are always included."""
     kinds = {kind.name: kind for kind in issue_types()}
     if names is None or names == "all":
         return [*kinds.values()]
